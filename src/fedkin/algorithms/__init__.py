@@ -1,0 +1,1 @@
+"""What the CENTRE does."""

@@ -1,0 +1,39 @@
+"""The command line: `fedkin --help`."""
+
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from fedkin.commands.output import notes
+from fedkin.errors import FedkinError
+
+app = typer.Typer(
+    name="fedkin",
+    help="Whom should I learn with, and how much? Federated learning on adaptively weighted nodes.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line; bad input ends with one line `error: …` and exit status 2."""
+    try:
+        status = app(standalone_mode=False)
+    except FedkinError as error:
+        fail(str(error))
+    except click.ClickException as error:
+        fail(error.format_message())
+    except (KeyboardInterrupt, click.Abort):
+        fail("interrupted", status=130)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def fail(message: str, status: int = 2) -> None:
+    """Say what was wrong in one line and leave."""
+    notes.print("error: " + " ".join(message.split()), style="red", markup=False, soft_wrap=True)
+    sys.exit(status)

@@ -1,0 +1,1 @@
+"""From files and data sets to the points of each node."""

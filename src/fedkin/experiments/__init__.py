@@ -1,0 +1,1 @@
+"""Running algorithms: the only outer loop, and what it records."""

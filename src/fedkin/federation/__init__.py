@@ -1,0 +1,1 @@
+"""How the centre talks to the nodes: one verb, several engines."""

@@ -1,0 +1,1 @@
+"""Models: parameters, outputs and losses of single points."""

@@ -1,0 +1,1 @@
+"""What ONE node computes: pure functions, no communication."""

@@ -1,0 +1,1 @@
+"""Linear algebra that does not know what it is used for."""

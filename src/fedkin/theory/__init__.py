@@ -1,0 +1,1 @@
+"""What the theory of the paper says, computable."""
