@@ -6,6 +6,7 @@ from typing import Annotated
 import click
 import typer
 
+from fedkin.commands import data
 from fedkin.commands.output import notes
 from fedkin.errors import FedkinError
 
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:
