@@ -160,7 +160,7 @@ def _chosen_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_array(path: Path, key: str) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return archive[key]
     except KeyError as error:
         raise InputError(f"{path} has no array {key!r}: it is not of the release") from error
