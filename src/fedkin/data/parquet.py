@@ -12,7 +12,8 @@ import pyarrow.parquet
 from fedkin.data.images import TEST_NAMES, EncodedImages, check_label_range
 from fedkin.errors import InputError
 
-ROWS_AT_A_TIME = 2_000
+ROWS_AT_A_TIME = 500
+"""Few, and read in one thread: Arrow keeps what it once needed, and decoding is slower anyway."""
 
 
 def parquet_files(directory: Path) -> dict[str, list[Path]]:
@@ -95,7 +96,9 @@ def _read_labels(
 def _blob_reader(paths: Sequence[Path], image_column: str) -> Callable[[], Iterator[bytes]]:
     def blobs() -> Iterator[bytes]:
         for path in paths:
-            batches = _open_parquet(path).iter_batches(ROWS_AT_A_TIME, columns=[image_column])
+            batches = _open_parquet(path).iter_batches(
+                ROWS_AT_A_TIME, columns=[image_column], use_threads=False
+            )
             while True:
                 try:
                     batch = next(batches, None)
