@@ -84,7 +84,10 @@ def test_own_images_and_own_setting(fedkin, parquet_set: Path, tmp_path: Path) -
     ("arguments", "message"),
     [
         (["data", "show", "digitz", "--setting", "1"], "did you mean digits"),
-        (["data", "show", "./nothing", "--setting", "own.toml"], "no settings file own.toml"),
+        (["data", "show", "./nothing", "--setting", "1"], "no directory ./nothing"),
+        (["data", "show", "digits", "--setting", "own.toml"], "no settings file own.toml"),
+        (["data", "show", "heart-disease", "--setting", "1"], "holds tables, not images"),
+        (["data", "show", "owner/set", "--setting", "1"], "declare a setting for it in a TOML"),
         (["data", "show", "digits"], "Missing option '--setting'"),
         (["data", "show"], "Missing argument"),
         (["data", "show", "digits", "--setting", "5"], "no setting 5: choose 1, 2, 3 or 4"),

@@ -143,6 +143,11 @@ def test_wrong_data_directory_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         data_directory(tmp_path / "elsewhere")
 
 
+def test_data_directory_one_step_too_deep(parquet_set: Path) -> None:
+    with pytest.raises(InputError, match=rf"holds a data set itself.*{parquet_set.parent}, as"):
+        load_images("mnist", parquet_set)
+
+
 def test_digits_need_no_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDKIN_DATA", str(tmp_path / "nowhere"))
     assert len(load_images("digits").classes) == 10

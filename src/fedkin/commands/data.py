@@ -14,7 +14,7 @@ from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.data.federated import FederatedData, Target
 from fedkin.data.images import Progress
 from fedkin.data.settings import Setting, load_setting, paper_setting, sample_federation
-from fedkin.data.sources import DATA_SETS, data_directory, find, load_images
+from fedkin.data.sources import DATA_SETS, data_directory, find, load_images, resolve
 from fedkin.errors import InputError
 from fedkin.report.federation_figure import class_shares, draw_federation, save_figure
 
@@ -112,6 +112,9 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Draw nodes × classes and sample images of a federation to PNG and SVG."""
+    if name == HEART_DISEASE:
+        raise InputError(f"{HEART_DISEASE} holds tables, not images: see fedkin fit --help")
+    resolve(name, directory)
     chosen = _read_setting(name, setting)
     with _progress_bar() as progress:
         source = load_images(name, directory, progress=progress)

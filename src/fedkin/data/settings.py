@@ -147,8 +147,8 @@ def paper_setting(dataset: str, number: int) -> Setting:
         near = difflib.get_close_matches(dataset.lower(), _SETTING_FOUR, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(
-            f"there are no ready settings for {dataset!r}{meant}; there are for "
-            f"{', '.join(_SETTING_FOUR)}. Declare one for your own data in a TOML file"
+            f"settings 1-4 are for {', '.join(_SETTING_FOUR)}, not for {dataset!r}{meant}: declare "
+            "a setting for it in a TOML file, as docs/data.md shows"
         )
     if number not in (1, 2, 3, 4):
         raise InputError(f"there is no setting {number}: choose 1, 2, 3 or 4")

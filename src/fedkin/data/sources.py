@@ -20,7 +20,15 @@ from fedkin.data.hub import HUB_ID, load_from_hub
 from fedkin.data.images import ImageSource, Progress, decode_parts
 from fedkin.errors import InputError
 
-__all__ = ["DATA_SETS", "ImageSource", "KnownDataSet", "data_directory", "find", "load_images"]
+__all__ = [
+    "DATA_SETS",
+    "ImageSource",
+    "KnownDataSet",
+    "data_directory",
+    "find",
+    "load_images",
+    "resolve",
+]
 
 
 @dataclass(frozen=True)
@@ -96,13 +104,25 @@ def load_images(
         return _digits()
     if name in DATA_SETS:
         return _load_known(DATA_SETS[name], directory, progress)
+    path = resolve(name, directory)
+    if path is not None:
+        return _load_directory(name, path, progress)
+    return load_from_hub(name, name, f"There is no directory {name} here either", progress)
+
+
+def resolve(name: str, directory: Path | None = None) -> Path | None:
+    """The directory that a name stands for, or None for a known data set or a hub id.
+
+    Names that stand for nothing are errors: this is the cheap check before a long load.
+    """
+    if name in DATA_SETS:
+        return None
     if not name.strip():
         raise InputError(f"no data set is named: choose one of {', '.join(DATA_SETS)}, or a path")
     root = data_directory(directory)
-    candidates = [Path(name).expanduser(), *([root / name] if root else [])]
-    for path in candidates:
+    for path in (Path(name).expanduser(), *([root / name] if root else [])):
         if path.is_dir():
-            return _load_directory(name, path, progress)
+            return path
         if path.exists():
             raise InputError(
                 f"{path} is a file: name the directory with train.parquet and test.parquet, or "
@@ -110,8 +130,7 @@ def load_images(
             )
     looks_like_path = name.startswith((".", "/", "~", "\\"))
     if HUB_ID.fullmatch(name) and not looks_like_path:
-        instead = f"There is no directory {name} here either"
-        return load_from_hub(name, name, instead, progress)
+        return None
     if looks_like_path or "/" in name:
         raise InputError(f"there is no directory {name}: check the path")
     near = difflib.get_close_matches(name.lower(), DATA_SETS, n=2, cutoff=0.5)
@@ -136,6 +155,11 @@ def _load_known(
         instead = (
             f"Put {files} into a directory {known.directories[0]} and set FEDKIN_DATA to the "
             "directory that holds it"
+        )
+    elif any(parquet.parquet_files(root).values()):
+        raise InputError(
+            f"{root} holds a data set itself: name the directory above it, {root.parent}, as the "
+            "data directory"
         )
     else:
         instead = f"Put {files} into {root / known.directories[0]}"
