@@ -1,13 +1,17 @@
 """The command line: `fedkin --help`."""
 
 import sys
-from typing import Annotated
+from typing import Any
 
-import click
 import typer
 
+from fedkin.commands import data
 from fedkin.commands.output import notes
 from fedkin.errors import FedkinError
+
+# Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
+# wrong command line descends from the same class of either.
+CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="fedkin",
@@ -18,6 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(data.app, name="data")
+
 
 def main() -> None:
     """Run the command line; bad input ends with one line `error: …` and exit status 2."""
@@ -25,15 +31,17 @@ def main() -> None:
         status = app(standalone_mode=False)
     except FedkinError as error:
         fail(str(error))
-    except click.ClickException as error:
+    except CommandLineError as error:
         fail(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         fail("interrupted", status=130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def fail(message: str, status: int = 2) -> None:
-    """Say what was wrong in one line and leave."""
-    notes.print("error: " + " ".join(message.split()), style="red", markup=False, soft_wrap=True)
+    """Say what was wrong in one line and leave; `fedkin` alone has shown its help and has none."""
+    line = " ".join(message.split())
+    if line:
+        notes.print(f"error: {line}", style="red", markup=False, soft_wrap=True)
     sys.exit(status)
