@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from fedkin.commands import data
+from fedkin.commands import data, demo
 from fedkin.commands.output import notes
 from fedkin.errors import FedkinError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.command()(demo.demo)
 app.add_typer(data.app, name="data")
 
 

@@ -47,7 +47,13 @@ class Federation(Protocol):
         ...
 
     def call(
-        self, task: str, message: Mapping[str, Array | float], *, key: Key, **options: Any
+        self,
+        task: str,
+        message: Mapping[str, Array | float],
+        *,
+        key: Key,
+        start: bool = False,
+        **options: Any,
     ) -> tuple[Replies, Cost]:
         """Ask all nodes to do a task: one synchronization.
 
@@ -55,6 +61,7 @@ class Federation(Protocol):
             task: A name from `fedkin.nodes.tasks.TASKS`.
             message: Named arrays and numbers, sent to every node alike.
             key: Where the nodes' randomness comes from; node k uses `fold_in(key, k)`.
+            start: Whether this is the first of a series of calls (see `nodes.tasks.Task.begin`).
             **options: Settings of the task that are part of the compiled code, such as a number of steps.
 
         Returns:

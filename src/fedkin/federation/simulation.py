@@ -49,20 +49,33 @@ class SimulatedFederation:
         self._state: dict[str, Any] = {}
 
     def call(
-        self, task: str, message: Mapping[str, Array | float], *, key: Key, **options: Any
+        self,
+        task: str,
+        message: Mapping[str, Array | float],
+        *,
+        key: Key,
+        start: bool = False,
+        **options: Any,
     ) -> tuple[Replies, Cost]:
         """Run the task for all nodes at once. See `Federation.call`."""
         slots = {name: self._slot(name) for name in TASKS[task].slots}
         arrays = {name: jnp.asarray(value) for name, value in message.items()}
+        bytes_down = len(self.names) * sum(array.nbytes for array in arrays.values())
+        evaluations = np.zeros(len(self.names), int)
+        if start:
+            slots, begun = _begin(self.objective, task, self.data, slots, arrays)
+            evaluations += np.asarray(begun)
+            for name in TASKS[task].begin_only:
+                del arrays[name]
         settings = tuple(sorted(options.items()))
         slots, replies = _run(self.objective, task, settings, self.data, slots, key, arrays)
         self._state.update(slots)
-        evaluations = int(np.max(replies.pop("evaluations")))
+        evaluations += np.asarray(replies.pop("evaluations"))
         cost = Cost(
             synchronizations=1,
             bytes_up=sum(reply.nbytes for reply in replies.values()),
-            bytes_down=len(self.names) * sum(array.nbytes for array in arrays.values()),
-            points=evaluations,
+            bytes_down=bytes_down,
+            points=int(evaluations.max()),
         )
         return replies, cost
 
@@ -83,6 +96,22 @@ class SimulatedFederation:
         return self._state[name]
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def _begin(
+    objective: Objective,
+    task: str,
+    data: NodeData,
+    slots: dict[str, Any],
+    message: dict[str, Array],
+) -> tuple[dict[str, Any], Array]:
+    TRACES[f"{task}: begin"] += 1
+    begin = TASKS[task].begin
+    assert begin is not None, f"{task} has no beginning"
+    return jax.vmap(
+        lambda data, slots: begin(objective, data, slots, message), in_axes=(_own_fields(data), 0)
+    )(data, slots)
+
+
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def _run(
     objective: Objective,
@@ -99,6 +128,9 @@ def _run(
         own_key = jax.random.fold_in(key, number)
         return TASKS[task].function(objective, data, slots, own_key, message, **dict(settings))
 
-    own_fields = OWN_FIELDS if data.weights is not None else OWN_FIELDS._replace(weights=None)
     numbers = jnp.arange(len(data.points))
-    return jax.vmap(one_node, in_axes=(own_fields, 0, 0))(data, slots, numbers)
+    return jax.vmap(one_node, in_axes=(_own_fields(data), 0, 0))(data, slots, numbers)
+
+
+def _own_fields(data: NodeData) -> NodeData:
+    return OWN_FIELDS if data.weights is not None else OWN_FIELDS._replace(weights=None)

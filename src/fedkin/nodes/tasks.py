@@ -1,7 +1,8 @@
 """The tasks that a centre can ask of a node: the vocabulary of `Federation.call`.
 
 A task is a pure function of one node's data and state, a message and a key. It returns the new state
-and the reply. An engine runs it for all nodes at once (simulation) or in the process that holds the
+and the reply. Some tasks have a beginning: what a node does once before the first of a series, with
+the arrays that only the first message brings. An engine runs it for all nodes at once (simulation) or in the process that holds the
 node's data (Flower). Replies are vectors of model size and single numbers, nothing else; the number
 `evaluations` says how many gradients or Hessian-vector products of single points the node computed.
 """
@@ -26,6 +27,10 @@ class Task(NamedTuple):
 
     function: Callable[..., tuple[NodeState, dict[str, Array]]]
     slots: tuple[str, ...] = ()
+    begin: Callable[[Objective, NodeData, NodeState, Message], tuple[NodeState, Array]] | None = None
+    """Run before the function where a series starts; returns the state and the evaluations done."""
+    begin_only: tuple[str, ...] = ()
+    """The arrays of the first message that are for the beginning alone."""
 
 
 class Linearisation(NamedTuple):
@@ -46,6 +51,34 @@ def empty_slot(name: str, objective: Objective) -> Any:
     return zeros
 
 
+def begin_inner(
+    objective: Objective, data: NodeData, state: NodeState, message: Message
+) -> tuple[NodeState, Array]:
+    """Begin Local-SVRG on the node's loss, at the point of the message."""
+    functions = svrg.inner_problem(objective, data)
+    return {"inner": svrg.svrg_start(functions, message["point"])}, data.points
+
+
+def begin_adjoint(
+    objective: Objective, data: NodeData, state: NodeState, message: Message
+) -> tuple[NodeState, Array]:
+    """Begin Local-SVRG on the adjoint problem of the message's θ and target ∇L_0(θ)."""
+    slots, evaluations = begin_products(objective, data, state, message)
+    theta, target = message["theta"], message["target"]
+    functions = svrg.adjoint_problem(objective, data, theta, target)
+    started = svrg.svrg_start(functions, message["point"])
+    return {**slots, "target": target, "adjoint": started}, evaluations + data.points
+
+
+def begin_products(
+    objective: Objective, data: NodeData, state: NodeState, message: Message
+) -> tuple[NodeState, Array]:
+    """Take a model as the one to differentiate at, and compute the node's own gradient there."""
+    theta = message["theta"]
+    gradient = oracles.full_loss_and_gradient(objective, theta, data)[1]
+    return {"linearisation": Linearisation(theta, gradient)}, data.points
+
+
 def svrg_round(
     objective: Objective,
     data: NodeData,
@@ -55,31 +88,20 @@ def svrg_round(
     *,
     problem: Literal["inner", "adjoint"],
     steps: int,
-    start: bool,
     reply: Literal["point", "average"],
 ) -> tuple[NodeState, dict[str, Array]]:
     """Take τ steps of Local-SVRG on one of the two problems.
 
-    The first round of a solve has `start`; for the adjoint problem its message also brings the model
-    θ and the target ∇L_0(θ). The last round may ask for the running average in place of the iterate.
+    The last round of a solve may ask for the running average in place of the iterate.
     """
-    slots = dict(state)
-    evaluations = jnp.zeros((), int)
     if problem == "adjoint":
-        if start:
-            slots["linearisation"] = linearise(objective, data, message["theta"])
-            slots["target"] = message["target"]
-            evaluations += data.points
-        theta = slots["linearisation"].theta
-        functions = svrg.adjoint_problem(objective, data, theta, slots["target"])
+        theta, target = state["linearisation"].theta, state["target"]
+        functions = svrg.adjoint_problem(objective, data, theta, target)
     else:
         functions = svrg.inner_problem(objective, data)
-    if start:
-        slots[problem] = svrg.svrg_start(functions, message["point"])
-        evaluations += data.points
     result = svrg.svrg_round(
         functions,
-        slots[problem],
+        state[problem],
         message["point"],
         key,
         steps=steps,
@@ -87,39 +109,25 @@ def svrg_round(
         refresh_probability=message["refresh_probability"],
         averaging_rate=message["averaging_rate"],
     )
-    slots[problem] = result.state
     answer = {
         "point": result.state.average if reply == "average" else result.point,
-        "evaluations": evaluations + result.evaluations,
+        "evaluations": result.evaluations,
     }
     if problem == "inner":
         answer["loss"] = result.loss
-    return slots, answer
+    return {**state, problem: result.state}, answer
 
 
 def hessian_product(
-    objective: Objective,
-    data: NodeData,
-    state: NodeState,
-    key: Key,
-    message: Message,
-    *,
-    start: bool,
+    objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
 ) -> tuple[NodeState, dict[str, Array]]:
-    """Answer with the exact product ∇²L_k(θ) v and the number −∇L_k(θ)ᵀv.
-
-    With `start` the message brings θ as well; later products are at the same θ.
-    """
-    evaluations = data.points
-    if start:
-        state = {"linearisation": linearise(objective, data, message["theta"])}
-        evaluations = evaluations + data.points
+    """Answer with the exact product ∇²L_k(θ) v and the number −∇L_k(θ)ᵀv."""
     linearisation: Linearisation = state["linearisation"]
     vector = message["vector"]
     answer = {
         "product": oracles.full_hessian_product(objective, linearisation.theta, data, vector),
         "slope": -(linearisation.gradient @ vector),
-        "evaluations": evaluations,
+        "evaluations": data.points,
     }
     return state, answer
 
@@ -158,17 +166,15 @@ def smoothness(
     return state, answer
 
 
-def linearise(objective: Objective, data: NodeData, theta: Vector) -> Linearisation:
-    """Take a model as the one to differentiate at, with the node's own gradient there."""
-    return Linearisation(theta, oracles.full_loss_and_gradient(objective, theta, data)[1])
-
-
 TASKS: Mapping[str, Task] = {
-    "inner_svrg_round": Task(partial(svrg_round, problem="inner"), ("inner",)),
+    "inner_svrg_round": Task(partial(svrg_round, problem="inner"), ("inner",), begin_inner),
     "adjoint_svrg_round": Task(
-        partial(svrg_round, problem="adjoint"), ("adjoint", "linearisation", "target")
+        partial(svrg_round, problem="adjoint"),
+        ("adjoint", "linearisation", "target"),
+        begin_adjoint,
+        ("theta", "target"),
     ),
-    "hessian_product": Task(hessian_product, ("linearisation",)),
+    "hessian_product": Task(hessian_product, ("linearisation",), begin_products, ("theta",)),
     "slope": Task(slope, ("linearisation",)),
     "loss": Task(loss),
     "smoothness": Task(smoothness),

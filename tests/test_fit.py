@@ -1,0 +1,210 @@
+import flax.linen as nn
+import numpy as np
+import pytest
+from federations import classification_nodes, regression_nodes, two_groups_of_digits
+
+import fedkin
+from fedkin.federation.simulation import TRACES
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_groups_of_digits(seed):
+    """At least 95% of the weight goes to the similar nodes, and the model beats both alternatives."""
+    nodes, validation, test = two_groups_of_digits(seed)
+    accuracy = {}
+    for method in ("bilevel", "fedavg", "local"):
+        result = fedkin.fit(nodes, validation, method=method, seed=seed)
+        accuracy[method] = np.mean(result.predict(test[0]) == test[1])
+        if method == "bilevel":
+            assert sum(list(result.weights.values())[:5]) >= 0.95
+            assert sum(result.weights.values()) == pytest.approx(1, abs=1e-6)
+            assert max(result.weights.values()) <= 1 / 3 + 1e-6
+            assert result.stopped.startswith("converged")
+            assert result.warnings == ()
+    assert accuracy["bilevel"] > max(accuracy["fedavg"], accuracy["local"])
+
+
+def small_fit(seed=0, **options):
+    nodes, validation = classification_nodes((30, 20, 25))
+    return fedkin.fit(nodes, validation, seed=seed, steps=3, **options)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not():
+    first, second, other = small_fit(3), small_fit(3), small_fit(4)
+    np.testing.assert_array_equal(first.theta, second.theta)
+    assert first.weights == second.weights
+    timeless = [result.history.drop(columns="seconds") for result in (first, second)]
+    assert timeless[0].equals(timeless[1])
+    assert np.any(first.theta != other.theta)
+
+
+def test_a_second_call_of_the_same_shape_compiles_nothing():
+    small_fit(0)
+    traces = TRACES.copy()
+    small_fit(1)
+    assert TRACES == traces
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "paper", "rounds": 3},
+        {"solver": "svrg"},
+        {"solver": "neumann"},
+        {"outer": "proximal", "outer_learning_rate": 0.1},
+        {"outer": "accelerated", "outer_learning_rate": 0.1},
+        {"model": "mlp", "rounds": 3},
+        {"method": "fedavg"},
+        {"method": "local"},
+        {"keep": "random"},
+        {"warm_start": False, "warm_start_adjoint": True},
+    ],
+    ids=str,
+)
+def test_every_option_lowers_the_validation_loss(options):
+    result = small_fit(**options)
+    probabilities = result.predict_proba(np.zeros((4, 3)))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
+    assert result.history.validation_loss.min() < np.log(3)  # all classes equally likely
+    assert (result.weights is None) == (options.get("method") == "local")
+
+
+def test_regression_predicts_numbers():
+    nodes, validation = regression_nodes((60, 50, 40), noise=0.1)
+    result = fedkin.fit(nodes, validation, model="ridge", test=validation)
+    residual = result.predict(validation[0]) - validation[1]
+    assert np.mean(residual**2) < 0.5 * np.var(validation[1])
+    assert "test_loss" in result.history
+    with pytest.raises(fedkin.InputError, match="classification"):
+        result.predict_proba(validation[0])
+
+
+class SmallNetwork(nn.Module):
+    @nn.compact
+    def __call__(self, inputs):
+        return nn.Dense(3)(nn.tanh(nn.Dense(4)(inputs)))
+
+
+def test_a_flax_module_is_trained_saved_and_loaded(tmp_path):
+    result = small_fit(model=SmallNetwork(), rounds=3)
+    path = tmp_path / "result.fedkin"
+    result.save(path)
+    with pytest.raises(fedkin.InputError, match=r"fedkin\.load\(path, model="):
+        fedkin.load(path)
+    inputs = np.random.default_rng(0).normal(size=(5, 3))
+    loaded = fedkin.load(path, model=SmallNetwork())
+    np.testing.assert_array_equal(loaded.predict_proba(inputs), result.predict_proba(inputs))
+
+
+def test_a_saved_result_comes_back_whole(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (120, 8, 8, 1), np.uint8)
+    labels = np.array(["cat", "dog", "eel"])[rng.integers(0, 3, 120)]
+    nodes = {"a": (images[:50], labels[:50]), "b": (images[50:90], labels[50:90])}
+    result = fedkin.fit(nodes, (images[90:], labels[90:]), model="cnn", steps=1, rounds=1)
+    result.save(tmp_path / "result.fedkin")
+    loaded = fedkin.load(tmp_path / "result.fedkin")
+    np.testing.assert_array_equal(loaded.predict_proba(images), result.predict_proba(images))
+    assert list(loaded.predict(images)) == list(result.predict(images))
+    assert set(loaded.predict(images)) <= {"cat", "dog", "eel"}
+    assert loaded.weights == result.weights
+    assert loaded.history.equals(result.history)
+    assert (loaded.stopped, loaded.cost, loaded.method) == (result.stopped, result.cost, "bilevel")
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path):
+    path = tmp_path / "result.fedkin"
+    with pytest.raises(fedkin.InputError, match="there is no file"):
+        fedkin.load(path)
+    small_fit().save(path)
+    path.write_bytes(path.read_bytes()[:500])
+    with pytest.raises(fedkin.InputError, match="damaged"):
+        fedkin.load(path)
+    with pytest.raises(fedkin.InputError, match="cannot write"):
+        small_fit().save(tmp_path / "nowhere" / "result.fedkin")
+
+
+def test_a_diverging_hypergradient_is_reported_and_mended():
+    result = small_fit(preset="paper", learning_rate=0.1, rounds=3, adjoint_learning_rate=100.0)
+    assert "diverged with γ_h = 100" in result.warnings[0]
+    assert result.history.adjoint_retries.iloc[0] > 0
+    assert result.history.adjoint_retries.iloc[-1] == 0  # it goes on with the smaller step
+    assert np.isfinite(list(result.weights.values())).all()
+
+
+@pytest.mark.parametrize("method", ["bilevel", "fedavg", "local"])
+def test_a_diverging_training_ends_with_an_error_that_names_gamma(method):
+    nodes, validation = regression_nodes((60, 50, 40))
+    with pytest.raises(fedkin.DivergedError, match=r"learning rate γ = 1000 is too large"):
+        fedkin.fit(nodes, validation, model="ridge", method=method, learning_rate=1000.0)
+
+
+def changed(node=None, validation=None, **options):
+    nodes, own = classification_nodes((30, 20, 25))
+    nodes = {name: points for name, points in zip("abc", nodes, strict=True)}
+    if node is not None:
+        nodes["b"] = node(*nodes["b"])
+    return nodes, own if validation is None else validation(*own), options
+
+
+def with_value(value):
+    def change(inputs, labels):
+        inputs = inputs.copy()
+        inputs[3, 1] = value
+        return inputs, labels
+
+    return change
+
+
+BAD = {
+    "nan": (changed(with_value(np.nan)), r"node 'b' has NaN or infinite values in 1 of 20 points \(first: point 3"),
+    "infinite": (changed(validation=with_value(np.inf)), "the validation data has NaN or infinite"),
+    "overflow": (changed(with_value(1e300)), "node 'b' has NaN or infinite"),
+    "label": (changed(lambda x, y: (x, y + 7), classes=3), r"node 'b': label \d+ is out of range; the classes are 0, 1, 2"),
+    "negative label": (changed(lambda x, y: (x, y - 5), classes=3), r"label -\d is out of range"),
+    "fraction": (changed(lambda x, y: (x, y + 0.5)), "labels are fractions"),
+    "features": (changed(lambda x, y: (x[:, :2], y)), r"node 'b' has points of shape \(2,\) but node 'a' has \(3,\)"),
+    "validation features": (changed(validation=lambda x, y: (x[:, :2], y)), "the validation data has points of shape"),
+    "empty": (changed(lambda x, y: (x[:0], y[:0])), "node 'b' is empty"),
+    "empty validation": (changed(validation=lambda x, y: (x[:0], y[:0])), "the validation data is empty"),
+    "lengths": (changed(lambda x, y: (x, y[1:])), "20 points but 19 labels"),
+    "text": (changed(lambda x, y: (x.astype(str), y)), "not numbers"),
+    "no pair": (changed(lambda x, y: x), r"expected a pair \(X, y\)"),
+    "one axis": (changed(lambda x, y: (x[:, 0], y)), "rows of features"),
+    "bytes": (changed(lambda x, y: (x.astype(np.uint8), y)), "some points are bytes"),
+    "cap": (changed(cap=0.3), r"cap on a node's weight is 0\.3.*between 1/3"),
+    "method": (changed(method="fedprox"), "method='fedprox' is unknown; choose one of bilevel"),
+    "model": (changed(model="forest"), "model='forest' is unknown; choose one of logistic"),
+    "solver": (changed(solver="lu"), "solver='lu' is unknown"),
+    "rate": (changed(learning_rate=-1.0), "learning_rate must be a positive number"),
+    "period": (changed(period=0), "period must be a whole number"),
+    "unused": (changed(method="fedavg", cap=0.5), "cap is not a setting of the method 'fedavg'"),
+    "unused damping": (changed(solver="svrg", damping=1.0), "damping is not a setting of the solver 'svrg'"),
+    "unused eta": (changed(outer_learning_rate=1.0), "chosen by the adaptive outer loop"),
+    "steps": (changed(steps=0), "steps must be a whole number"),
+    "l2": (changed(l2=0.0), "needs l2 above 0"),
+    "cnn on rows": (changed(model="cnn"), "needs images"),
+    "task": (changed(model="ridge", task="classification"), "is for regression"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_refused_before_any_work_with_a_message_of_its_own(name):
+    (nodes, validation, options), message = BAD[name]
+    traces = TRACES.copy()
+    with pytest.raises(fedkin.InputError, match=message):
+        fedkin.fit(nodes, validation, **options)
+    assert TRACES == traces
+
+
+def test_a_single_class_is_refused():
+    nodes, validation = classification_nodes((30, 20))
+    nodes = [(x, np.zeros_like(y)) for x, y in nodes]
+    with pytest.raises(fedkin.InputError, match="single class"):
+        fedkin.fit(nodes, (validation[0], np.zeros_like(validation[1])))
+
+
+def test_no_nodes_are_refused():
+    _, validation = classification_nodes((30,))
+    with pytest.raises(fedkin.InputError, match="no nodes"):
+        fedkin.fit([], validation)
