@@ -259,6 +259,18 @@ def test_any_group_sizes_and_any_seed(minority: int, majority: int, size: int, s
     assert all(len(labels) == size for _, labels in data.nodes)
 
 
+def test_images_of_a_merged_class_are_equally_likely(coded_source) -> None:
+    source, setting = coded_source("mnist", 10, 600, 600), paper_setting("mnist", 1)
+    data = sample_federation(source, setting, "minority", 0, 1, 0, 100_000)
+    counts = np.bincount(data.description.nodes[0].indices, minlength=600)
+    for merged in setting.merged_classes:
+        of_class = counts[np.isin(source.train_labels, merged)]
+        expected = of_class.mean()
+        # Chi-squared with m - 1 degrees of freedom has mean m - 1 and variance 2 (m - 1).
+        statistic, freedom = ((of_class - expected) ** 2 / expected).sum(), len(of_class) - 1
+        assert abs(statistic - freedom) < 4 * math.sqrt(2 * freedom)
+
+
 def test_probability_zero_is_never_drawn(coded_source) -> None:
     setting = Setting(
         merged_classes=((0,), (1,), (2,)),

@@ -117,16 +117,13 @@ def _draw_heat_map(
         )
     for row in range(len(names) - 1):
         axes.axhline(row + 0.5, color="white", linewidth=1.2)
-    crowded = len(order) > 16
     labels = [_class_title(federation, label, numbered=True) for label in order]
-    axes.set_xticks(
-        range(len(order)),
-        labels,
-        fontsize=7.5 if crowded else 9,
-        rotation=90 if crowded else 30,
-        ha="center" if crowded else "right",
-        rotation_mode="default" if crowded else "anchor",
-    )
+    axes.set_xticks(range(len(order)), labels, fontsize=9)
+    if len(order) > 16:
+        axes.tick_params(axis="x", rotation=90, labelsize=7.5)
+    elif max(len(label) for label in labels) > 4:
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=30, ha="right", rotation_mode="anchor")
     ends = np.cumsum([len(each) for each in merged])
     for number, (end, each) in enumerate(zip(ends, merged, strict=True), start=1):
         if end < len(order):
