@@ -5,7 +5,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.datasets import load_digits
 
 from fedkin.algorithms.centre import Centre
 from fedkin.data.batches import NodeData
@@ -65,20 +64,3 @@ def classification_nodes(sizes, features=3, classes=3, seed=0):
 
     nodes = [draw(size, target + rng.normal(size=target.shape)) for size in sizes]
     return nodes, draw(25, target)
-
-
-def two_groups_of_digits(seed, points=60, validation=100):
-    """Fifteen nodes of digits; the last ten have four labels exchanged. Test data as of the first five."""
-    images, labels = load_digits(return_X_y=True)
-    images = (images / 16).astype(np.float32)
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(labels))
-    train, test = order[:1200], order[1200:]
-    exchanged = np.arange(10)
-    exchanged[[2, 0, 1, 5]] = [0, 1, 5, 2]
-    nodes = []
-    for number in range(15):
-        rows = rng.choice(train, points)
-        nodes.append((images[rows], labels[rows] if number < 5 else exchanged[labels[rows]]))
-    rows = rng.choice(train, validation)
-    return nodes, (images[rows], labels[rows]), (images[test], labels[test])

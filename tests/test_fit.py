@@ -1,20 +1,22 @@
 import flax.linen as nn
 import numpy as np
 import pytest
-from federations import classification_nodes, regression_nodes, two_groups_of_digits
+from federations import classification_nodes, regression_nodes
 
 import fedkin
+from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.sources import load_images
 from fedkin.federation.simulation import TRACES
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_two_groups_of_digits(seed):
     """At least 95% of the weight goes to the similar nodes, and the model beats both alternatives."""
-    nodes, validation, test = two_groups_of_digits(seed)
+    data = sample_federation(load_images("digits"), paper_setting("digits", 2), "minority", seed)
     accuracy = {}
     for method in ("bilevel", "fedavg", "local"):
-        result = fedkin.fit(nodes, validation, method=method, seed=seed)
-        accuracy[method] = np.mean(result.predict(test[0]) == test[1])
+        result = fedkin.fit(data.nodes, data.validation, method=method, seed=seed, classes=10)
+        accuracy[method] = np.mean(result.predict(data.test[0]) == data.test[1])
         if method == "bilevel":
             assert sum(list(result.weights.values())[:5]) >= 0.95
             assert sum(result.weights.values()) == pytest.approx(1, abs=1e-6)
@@ -184,6 +186,7 @@ BAD = {
     "steps": (changed(steps=0), "steps must be a whole number"),
     "l2": (changed(l2=0.0), "needs l2 above 0"),
     "cnn on rows": (changed(model="cnn"), "needs images"),
+    "keep": (changed(keep="first"), "keep='first' is unknown"),
     "task": (changed(model="ridge", task="classification"), "is for regression"),
 }
 

@@ -1,7 +1,7 @@
 """`fedkin.fit`: from arrays to weights and a model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def fit(
     batch_size: int = 50,
     steps: int | None = None,
     synchronizations: int | None = None,
-    keep: Keep = "best",
+    keep: Keep | None = None,
     preset: PresetName = "automatic",
     learning_rate: float | None = None,
     period: int | None = None,
@@ -79,7 +79,9 @@ def fit(
         batch_size: The number of points in a mini-batch.
         steps: The largest number of outer steps (default: 50; with preset `paper` 20).
         synchronizations: Begin no outer step after so many synchronizations.
-        keep: Which iterate is the result: `best` on the validation data, `last` or `random`.
+        keep: Which iterate is the result: the `best` by validation accuracy, the `last`, or a `random`
+            one as in the theory. By default the last for convex models with the automatic preset,
+            where iterations end at convergence, and the best otherwise, as in the paper.
         preset: Where open choices below come from: `automatic`, from the data, or `paper`, the fixed
             values of the paper's experiments.
         learning_rate: The step size γ of training.
@@ -119,6 +121,8 @@ def fit(
         warm_start=warm_start,
         warm_start_adjoint=warm_start_adjoint,
     )
+    if keep not in (None, *get_args(Keep)):
+        raise InputError(f"keep={keep!r} is unknown; choose one of {', '.join(get_args(Keep))}")
     for name, value in (("batch_size", batch_size), ("steps", steps)):
         if value is not None and not (isinstance(value, int) and value >= 1):
             raise InputError(f"{name} must be a whole number from 1 on, not {value!r}")
@@ -134,6 +138,7 @@ def fit(
     centre = Centre(
         objective, *_prepare(chosen, arrays.validation), batch_size=batch_size, seed=seed
     )
+    converges = preset == "automatic" and isinstance(chosen, LinearModel)
     key = methods.training_key(seed)
     algorithm, cost = methods.build(
         method, settings, federation, centre, jax.random.fold_in(key, 2**31 - 2)
@@ -146,7 +151,7 @@ def fit(
         key,
         steps=steps or (20 if preset == "paper" else 50),
         synchronizations=synchronizations,
-        keep=keep,
+        keep=keep or ("last" if converges else "best"),
         test=None if arrays.test is None else _prepare(chosen, arrays.test),
         first_cost=cost,
         on_step=on_step,

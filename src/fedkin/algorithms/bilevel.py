@@ -160,6 +160,8 @@ class AdaptiveState(NamedTuple):
     """The hypergradient at the accepted weights."""
     outer_learning_rate: float
     """The step size η that made the candidate."""
+    shortened: bool
+    """Whether a longer step from the accepted weights has been rejected."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,9 @@ class AdaptiveBilevel(_Differentiation):
 
     A step solves the inner problem at the candidate weights. If the validation loss has fallen enough
     (Armijo's condition along the projected step), the candidate is accepted, the hypergradient there
-    is computed, and η is doubled; if not, η is divided by four and the next candidate starts from the
-    accepted weights again, at the price of one inner solve and no hypergradient.
+    is computed, and η is doubled unless it had just been shortened; if not, η is divided by four and
+    the next candidate starts from the accepted weights again, at the price of one inner solve and no
+    hypergradient.
 
     Args:
         first_move: The largest change of a weight in the first step, before projection.
@@ -186,7 +189,7 @@ class AdaptiveBilevel(_Differentiation):
         """Begin with equal weights as the first candidate."""
         base = super().init(theta, nodes)
         nothing = jnp.zeros_like(base.node_weights)
-        return AdaptiveState(base, base.node_weights, float("inf"), nothing, 0.0)
+        return AdaptiveState(base, base.node_weights, float("inf"), nothing, 0.0, shortened=False)
 
     def step(
         self, state: AdaptiveState, key: Key, federation: Federation, centre: Centre
@@ -213,7 +216,7 @@ class AdaptiveBilevel(_Differentiation):
             spread = float(jnp.max(jnp.abs(gradient - jnp.mean(gradient))))
             eta = self.first_move / spread if spread > 0 else 0.0
         else:
-            eta = 2 * state.outer_learning_rate
+            eta = state.outer_learning_rate * (1 if state.shortened else 2)
         base = BilevelState(
             state.candidate,
             state.candidate,
@@ -238,7 +241,7 @@ class AdaptiveBilevel(_Differentiation):
             stop=stop,
             more={"outer_learning_rate": eta, "accepted": 1.0},
         )
-        return AdaptiveState(base, candidate, loss, gradient, eta), info
+        return AdaptiveState(base, candidate, loss, gradient, eta, shortened=False), info
 
     def _reject(
         self, state: AdaptiveState, solution: SvrgSolution, loss: float
@@ -258,8 +261,9 @@ class AdaptiveBilevel(_Differentiation):
             "outer_learning_rate": eta,
             "accepted": 0.0,
         }
-        info = Info(solution.point, state.candidate, solution.cost, diagnostics, stop=stop)
-        return state._replace(candidate=candidate, outer_learning_rate=eta), info
+        accepted = state.base
+        info = Info(accepted.theta, accepted.node_weights, solution.cost, diagnostics, stop=stop)
+        return state._replace(candidate=candidate, outer_learning_rate=eta, shortened=True), info
 
 
 def _info(

@@ -1,5 +1,6 @@
 """The centre's part of Local-SVRG on weighted nodes (Algorithm 1, `alg:localsvrg`)."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -99,7 +100,8 @@ def solve_inner(
         moved = combine(node_weights, replies["point"])
         loss = float(combine(node_weights, replies["loss"][:, None])[0])
         first_loss = loss if number == 0 else first_loss
-        if not (jnp.isfinite(moved).all() and loss <= LOSS_CEILING * max(first_loss, 1.0)):
+        finite = math.isfinite(loss) and bool(jnp.isfinite(moved).all())
+        if not (finite and loss <= LOSS_CEILING * max(first_loss, 1.0)):
             raise DivergedError(
                 f"training the model diverged in round {number + 1} (loss {first_loss:.3g} at first, "
                 f"{loss:.3g} now): the learning rate γ = {settings.learning_rate:g} is too large for "
