@@ -1,7 +1,6 @@
 """`fedkin data` as it is typed: answers on stdout, mistakes in one line with exit status 2."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -116,9 +115,3 @@ def test_out_that_is_a_file(fedkin, tmp_path: Path) -> None:
     status, _, errors = fedkin(*SHOW, "--out", "taken")
     assert status == 2
     assert "cannot make the directory taken" in errors
-
-
-def test_data_needs_no_jax() -> None:
-    """Reading and drawing data does not wait for the compute engine to be imported."""
-    code = "import sys, fedkin.data.settings, fedkin.data.sources; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
