@@ -21,7 +21,9 @@ class Problem(NamedTuple):
     validation: tuple
 
 
-def problem(model: Model, nodes: list, validation: tuple, batch_size: int = 10, seed: int = 0) -> Problem:
+def problem(
+    model: Model, nodes: list, validation: tuple, batch_size: int = 10, seed: int = 0
+) -> Problem:
     prepared = [(np.asarray(model.prepare(jnp.asarray(x))), np.asarray(y)) for x, y in nodes]
     own = np.asarray(model.prepare(jnp.asarray(validation[0]))), np.asarray(validation[1])
     objective = Objective.create(model, jnp.asarray(prepared[0][0][:2]))

@@ -1,9 +1,9 @@
 import flax.linen as nn
 import numpy as np
 import pytest
-from federations import classification_nodes, regression_nodes
 
 import fedkin
+from federations import classification_nodes, regression_nodes
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.federation.simulation import TRACES
@@ -44,7 +44,7 @@ def test_a_second_call_of_the_same_shape_compiles_nothing():
     small_fit(0)
     traces = TRACES.copy()
     small_fit(1)
-    assert TRACES == traces
+    assert traces == TRACES
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_diverging_training_ends_with_an_error_that_names_gamma(method):
 
 def changed(node=None, validation=None, **options):
     nodes, own = classification_nodes((30, 20, 25))
-    nodes = {name: points for name, points in zip("abc", nodes, strict=True)}
+    nodes = dict(zip("abc", nodes, strict=True))
     if node is not None:
         nodes["b"] = node(*nodes["b"])
     return nodes, own if validation is None else validation(*own), options
@@ -159,16 +159,31 @@ def with_value(value):
 
 
 BAD = {
-    "nan": (changed(with_value(np.nan)), r"node 'b' has NaN or infinite values in 1 of 20 points \(first: point 3"),
+    "nan": (
+        changed(with_value(np.nan)),
+        r"node 'b' has NaN or infinite values in 1 of 20 points \(first: point 3",
+    ),
     "infinite": (changed(validation=with_value(np.inf)), "the validation data has NaN or infinite"),
     "overflow": (changed(with_value(1e300)), "node 'b' has NaN or infinite"),
-    "label": (changed(lambda x, y: (x, y + 7), classes=3), r"node 'b': label \d+ is out of range; the classes are 0, 1, 2"),
+    "label": (
+        changed(lambda x, y: (x, y + 7), classes=3),
+        r"node 'b': label \d+ is out of range; the classes are 0, 1, 2",
+    ),
     "negative label": (changed(lambda x, y: (x, y - 5), classes=3), r"label -\d is out of range"),
     "fraction": (changed(lambda x, y: (x, y + 0.5)), "labels are fractions"),
-    "features": (changed(lambda x, y: (x[:, :2], y)), r"node 'b' has points of shape \(2,\) but node 'a' has \(3,\)"),
-    "validation features": (changed(validation=lambda x, y: (x[:, :2], y)), "the validation data has points of shape"),
+    "features": (
+        changed(lambda x, y: (x[:, :2], y)),
+        r"node 'b' has points of shape \(2,\) but node 'a' has \(3,\)",
+    ),
+    "validation features": (
+        changed(validation=lambda x, y: (x[:, :2], y)),
+        "the validation data has points of shape",
+    ),
     "empty": (changed(lambda x, y: (x[:0], y[:0])), "node 'b' is empty"),
-    "empty validation": (changed(validation=lambda x, y: (x[:0], y[:0])), "the validation data is empty"),
+    "empty validation": (
+        changed(validation=lambda x, y: (x[:0], y[:0])),
+        "the validation data is empty",
+    ),
     "lengths": (changed(lambda x, y: (x, y[1:])), "20 points but 19 labels"),
     "text": (changed(lambda x, y: (x.astype(str), y)), "not numbers"),
     "no pair": (changed(lambda x, y: x), r"expected a pair \(X, y\)"),
@@ -181,7 +196,10 @@ BAD = {
     "rate": (changed(learning_rate=-1.0), "learning_rate must be a positive number"),
     "period": (changed(period=0), "period must be a whole number"),
     "unused": (changed(method="fedavg", cap=0.5), "cap is not a setting of the method 'fedavg'"),
-    "unused damping": (changed(solver="svrg", damping=1.0), "damping is not a setting of the solver 'svrg'"),
+    "unused damping": (
+        changed(solver="svrg", damping=1.0),
+        "damping is not a setting of the solver 'svrg'",
+    ),
     "unused eta": (changed(outer_learning_rate=1.0), "chosen by the adaptive outer loop"),
     "steps": (changed(steps=0), "steps must be a whole number"),
     "l2": (changed(l2=0.0), "needs l2 above 0"),
@@ -197,7 +215,7 @@ def test_bad_input_is_refused_before_any_work_with_a_message_of_its_own(name):
     traces = TRACES.copy()
     with pytest.raises(fedkin.InputError, match=message):
         fedkin.fit(nodes, validation, **options)
-    assert TRACES == traces
+    assert traces == TRACES
 
 
 def test_a_single_class_is_refused():

@@ -15,14 +15,10 @@ from fedkin.experiments import methods
 from fedkin.experiments.methods import MethodSettings, OuterName, PresetName, SolverName
 from fedkin.experiments.runner import Evaluation, Keep, Run, run
 from fedkin.federation.simulation import SimulatedFederation
+from fedkin.models import named
 from fedkin.models.base import LinearModel, Model, Task, as_model
-from fedkin.models.cnn import CNN
-from fedkin.models.linear import Logistic, Ridge
-from fedkin.models.mlp import MLP
 from fedkin.models.objective import Objective
 from fedkin.result import Result
-
-MODEL_NAMES = ("logistic", "ridge", "mlp", "cnn")
 
 
 def fit(
@@ -161,55 +157,21 @@ def fit(
 
 def _task(model: Any, task: Task | None) -> Task:
     """Return the task that a model has, or that the user says it has."""
-    own = {"ridge": "regression", "logistic": "classification", "cnn": "classification"}
-    known = own.get(model) if isinstance(model, str) else getattr(model, "task", None)
     if task not in (None, "classification", "regression"):
         raise InputError(f"task={task!r} is unknown; choose classification or regression")
+    known = named.TASKS.get(model) if isinstance(model, str) else getattr(model, "task", None)
     if known is not None and task is not None and known != task:
         raise InputError(f"the model {model!r} is for {known}, not for {task}")
     return task or known or "classification"
 
 
 def _model(model: Any, task: Task, arrays: CheckedArrays, l2: float | None) -> Model:
-    """Make the model that a name stands for, of the size that the data want."""
-    if l2 is not None and not (isinstance(l2, (int, float)) and 0 <= l2 < float("inf")):
-        raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
-    if not isinstance(model, str):
-        if l2 is not None:
-            raise InputError("l2 is a setting of the named models: put it into your model's settings")
-        return as_model(model, task)
-    count = 1 if arrays.classes is None else len(arrays.classes)
-    settings = {} if l2 is None else {"l2": float(l2)}
-    if model == "logistic":
-        chosen = Logistic(classes=count, **settings)
-    elif model == "ridge":
-        chosen = Ridge(**settings)
-    elif model == "mlp":
-        chosen = MLP(outputs=count, task=task, **settings)
-    elif model == "cnn":
-        chosen = _cnn(arrays.validation[0].shape[1:], count, settings)
-    else:
-        raise InputError(f"model={model!r} is unknown; choose one of {', '.join(MODEL_NAMES)}")
-    if isinstance(chosen, LinearModel) and chosen.l2 == 0:
-        raise InputError(f"the model {model!r} needs l2 above 0: its minimiser must be unique")
-    return chosen
-
-
-def _cnn(point_shape: tuple[int, ...], classes: int, settings: dict[str, float]) -> CNN:
-    if len(point_shape) != 3:
-        raise InputError(
-            "the model 'cnn' needs images of shape (height, width, channels), not points of shape "
-            f"{point_shape}; add an axis for the channels, or choose 'logistic' or 'mlp'"
-        )
-    height, width, channels = point_shape
-    kernels = (4, 2) if min(height, width) >= 14 else (2, 2)
-    return CNN(
-        (height, width, channels),
-        classes=classes,
-        channels=2 if channels == 1 else 5,
-        kernels=kernels,
-        **settings,
-    )
+    if isinstance(model, str):
+        classes = 1 if arrays.classes is None else len(arrays.classes)
+        return named.named_model(model, task, classes, arrays.validation[0].shape[1:], l2)
+    if l2 is not None:
+        raise InputError("l2 is a setting of the named models: put it into your model's settings")
+    return as_model(model, task)
 
 
 def _prepare(model: Model, points: Points) -> Points:

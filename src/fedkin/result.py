@@ -94,7 +94,9 @@ class Result:
         }
         arrays = io.BytesIO()
         leaves = jax.tree.leaves(self.statistics)
-        np.savez(arrays, theta=self.theta, **{f"statistics_{i}": leaf for i, leaf in enumerate(leaves)})
+        np.savez(
+            arrays, theta=self.theta, **{f"statistics_{i}": leaf for i, leaf in enumerate(leaves)}
+        )
         table = io.BytesIO()
         self.history.to_parquet(table, index=False)
         target = Path(path)
@@ -137,7 +139,9 @@ def load(path: str | Path, model: Any | None = None) -> Result:
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
-        raise InputError(f"{path} is not a saved fedkin result, or it is damaged: {error}") from error
+        raise InputError(
+            f"{path} is not a saved fedkin result, or it is damaged: {error}"
+        ) from error
     if description.get("format") != FORMAT:
         raise InputError(
             f"{path} has format {description.get('format')}, this version of fedkin reads {FORMAT}"

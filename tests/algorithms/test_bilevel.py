@@ -2,9 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from federations import problem
 from scipy.optimize import minimize
 
+from federations import problem
 from fedkin.algorithms.bilevel import AcceleratedBilevel, AdaptiveBilevel, ProximalBilevel
 from fedkin.algorithms.hypergradient import ConjugateGradientSolver
 from fedkin.algorithms.local_svrg import LocalSvrg
@@ -62,7 +62,9 @@ def exact_inner():
         (AdaptiveBilevel, 60, {"tolerance": 1e-9, "smallest_move": 1e-6}),
     ],
 )
-def test_the_weights_reach_the_exact_minimiser_of_linear_regression(algorithm, steps, settings, cap):
+def test_the_weights_reach_the_exact_minimiser_of_linear_regression(
+    algorithm, steps, settings, cap
+):
     made, outer = linear_regression()
     best = minimum(outer, 6, cap)
     method = algorithm(cap=cap, inner=exact_inner(), solve=EXACT, **settings)
@@ -104,7 +106,9 @@ def test_the_adaptive_loop_never_accepts_a_worse_validation_loss_and_says_why_it
     outcome = run(
         method, made.federation, made.centre, jnp.zeros(3), jax.random.key(0), steps=50, keep="last"
     )
-    accepted = [row.diagnostics["outer_loss"] for row in outcome.history if row.diagnostics["accepted"]]
+    accepted = [
+        row.diagnostics["outer_loss"] for row in outcome.history if row.diagnostics["accepted"]
+    ]
     assert all(np.diff(accepted) <= 0)
     assert len(accepted) < len(outcome.history)  # the first move was too bold, and taken back
     assert outcome.stopped.startswith("converged")
@@ -115,7 +119,11 @@ def test_starting_the_inner_solve_anew_gives_the_same_hypergradient_at_convergen
     gradients = []
     for warm_start in (True, False):
         method = ProximalBilevel(
-            cap=1.0, inner=exact_inner(), solve=EXACT, warm_start=warm_start, warm_start_adjoint=True
+            cap=1.0,
+            inner=exact_inner(),
+            solve=EXACT,
+            warm_start=warm_start,
+            warm_start_adjoint=True,
         )
         state = method.init(jnp.ones(3), 6)
         for step in range(3):

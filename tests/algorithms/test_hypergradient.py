@@ -2,10 +2,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from federations import classification_nodes, problem, regression_nodes
 from scipy.optimize import minimize
 
 import fedkin
+from federations import classification_nodes, problem, regression_nodes
 from fedkin.algorithms.hypergradient import ConjugateGradientSolver, NeumannSolver, SvrgSolver
 from fedkin.algorithms.local_svrg import LocalSvrg
 from fedkin.models.linear import Logistic, Ridge
@@ -37,10 +37,14 @@ class Exact:
             return jnp.mean(model.loss(model.apply(params, inputs), labels)) + model.penalty(params)
 
         def weighted(theta, weights):
-            return sum(w * loss(theta, *points) for w, points in zip(weights, made.nodes, strict=True))
+            return sum(
+                w * loss(theta, *points) for w, points in zip(weights, made.nodes, strict=True)
+            )
 
         self.size = made.objective.size
-        self.node_losses = [jax.jit(lambda theta, p=points: loss(theta, *p)) for points in made.nodes]
+        self.node_losses = [
+            jax.jit(lambda theta, p=points: loss(theta, *p)) for points in made.nodes
+        ]
         self.inner = jax.jit(weighted)
         self.inner_gradient = jax.jit(jax.grad(weighted))
         self.inner_hessian = jax.jit(jax.hessian(weighted))
@@ -94,7 +98,9 @@ def test_one_synchronization_a_product_and_none_for_the_slopes():
     assert found.cost.synchronizations == 3 == found.diagnostics["adjoint_products"]
     assert found.cost.bytes_down == nodes * number * (size + 3 * size)  # theta once, three vectors
     assert found.cost.bytes_up == nodes * number * 3 * (size + 1)  # a product and a number each
-    assert found.cost.points == 23 + 3 * 23  # the gradient once, three products, by the largest node
+    assert (
+        found.cost.points == 23 + 3 * 23
+    )  # the gradient once, three products, by the largest node
 
 
 @pytest.mark.usefixtures("float64")
@@ -113,7 +119,11 @@ def test_a_diverging_solve_is_noticed_reported_and_repeated_with_smaller_steps()
     error = np.linalg.norm(found.gradient - truth) / np.linalg.norm(truth)
     assert error < 0.2  # local steps leave a floor; what matters is that it is of use
     again = solve(
-        made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0),
+        made.federation,
+        jnp.asarray(WEIGHTS),
+        theta,
+        target,
+        jax.random.key(0),
         rate_factor=found.rate_factor,
     )
     assert again.warnings == ()
@@ -126,4 +136,10 @@ def test_a_solve_that_no_step_size_saves_ends_with_an_error():
     theta = jnp.zeros(made.objective.size)
     solve = SvrgSolver(LocalSvrg(0.1, period=2, rounds=2))
     with pytest.raises(fedkin.DivergedError, match="γ_h"):
-        solve(made.federation, jnp.asarray(WEIGHTS), theta, jnp.full(theta.shape, jnp.nan), jax.random.key(0))
+        solve(
+            made.federation,
+            jnp.asarray(WEIGHTS),
+            theta,
+            jnp.full(theta.shape, jnp.nan),
+            jax.random.key(0),
+        )

@@ -2,8 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from federations import classification_nodes, problem
 
+from federations import classification_nodes, problem
 from fedkin.algorithms.local_svrg import LocalSvrg, solve_inner
 from fedkin.federation.base import Cost
 from fedkin.federation.simulation import TRACES
@@ -23,8 +23,10 @@ def test_a_second_solve_of_the_same_shape_compiles_nothing():
     solve_inner(first.federation, WEIGHTS, start, jax.random.key(0), settings)
     traces = TRACES.copy()
     second = make(seed=1)
-    solve_inner(second.federation, WEIGHTS, start + 1, jax.random.key(1), LocalSvrg(0.2, period=4, rounds=9))
-    assert TRACES == traces
+    solve_inner(
+        second.federation, WEIGHTS, start + 1, jax.random.key(1), LocalSvrg(0.2, period=4, rounds=9)
+    )
+    assert traces == TRACES
     assert sum(traces.values()) > 0
 
 
@@ -32,9 +34,7 @@ def test_cost_is_what_was_sent_and_computed():
     made = make()
     size, rounds, period = made.objective.size, 3, 4
     settings = LocalSvrg(0.1, period=period, rounds=rounds, refresh_probability=1e-9)
-    solution = solve_inner(
-        made.federation, WEIGHTS, jnp.zeros(size), jax.random.key(0), settings
-    )
+    solution = solve_inner(made.federation, WEIGHTS, jnp.zeros(size), jax.random.key(0), settings)
     assert solution.cost == Cost(
         synchronizations=rounds,
         bytes_up=2 * rounds * 4 * (size + 1),  # an iterate and a loss
@@ -51,9 +51,7 @@ def test_state_can_be_taken_out_and_put_back(result):
     point = solve_inner(made.federation, WEIGHTS, point, jax.random.key(0), settings).point
     other.federation.import_state(made.federation.export_state())
     both = [
-        solve_inner(
-            federation, WEIGHTS, point, jax.random.key(1), settings, begin=False
-        ).point
+        solve_inner(federation, WEIGHTS, point, jax.random.key(1), settings, begin=False).point
         for federation in (made.federation, other.federation)
     ]
     np.testing.assert_array_equal(*both)

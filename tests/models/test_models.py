@@ -15,18 +15,25 @@ from fedkin.models.objective import Batch, Objective
 def reference_cnn(model, params, images, moments=None):
     """The same network from XLA's convolutions and the textbook's batch normalisation."""
     activations = images.astype(jnp.float32) / 255
-    layers = zip(params[:2], model.kernels, (model.image_shape[2], model.image_shape[2]), strict=True)
+    layers = zip(
+        params[:2], model.kernels, (model.image_shape[2], model.image_shape[2]), strict=True
+    )
     for number, (layer, kernel, channels) in enumerate(layers):
         # Our kernels list the pixels of a window (row, column, channel) or (channel, row, column).
         shape = (kernel, kernel, channels, -1) if number == 0 else (channels, kernel, kernel, -1)
         filters = layer["kernel"].reshape(shape)
         filters = filters if number == 0 else filters.transpose(1, 2, 0, 3)
         activations = layer["bias"] + jax.lax.conv_general_dilated(
-            activations, filters, (kernel, kernel), ((1, 1), (1, 1)),
+            activations,
+            filters,
+            (kernel, kernel),
+            ((1, 1), (1, 1)),
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
         mean, variance = (
-            (activations.mean((0, 1, 2)), activations.var((0, 1, 2))) if moments is None else moments[number]
+            (activations.mean((0, 1, 2)), activations.var((0, 1, 2)))
+            if moments is None
+            else moments[number]
         )
         activations = (activations - mean) / jnp.sqrt(variance + 1e-5)
         activations = jax.nn.relu(activations * layer["scale"] + layer["offset"])
@@ -52,7 +59,9 @@ def test_cnn_equals_xlas_convolutions(shape, channels, kernels, size):
     objective = Objective.create(model, prepared)
     assert objective.size == size
     params = objective.unflatten(objective.init(jax.random.key(0)) + 0.1)
-    apply = jax.jit(lambda inputs, statistics=None: model.apply(params, inputs, statistics=statistics))
+    apply = jax.jit(
+        lambda inputs, statistics=None: model.apply(params, inputs, statistics=statistics)
+    )
     reference = jax.jit(lambda images, moments=None: reference_cnn(model, params, images, moments))
     ours = apply(prepared)
     np.testing.assert_allclose(ours, reference(images), rtol=1e-4, atol=1e-4)
@@ -144,7 +153,9 @@ def test_a_flax_module_is_a_model():
     inputs = jnp.ones((5, 2))
     objective = Objective.create(model, inputs)
     assert objective.size == 2 * 4 + 4 + 4 * 3 + 3
-    loss = objective.batch_loss(objective.init(jax.random.key(0)), Batch(inputs, jnp.zeros(5, int), None))
+    loss = objective.batch_loss(
+        objective.init(jax.random.key(0)), Batch(inputs, jnp.zeros(5, int), None)
+    )
     assert np.isfinite(loss)
 
 

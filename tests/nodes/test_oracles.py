@@ -2,15 +2,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from federations import classification_nodes, own_data, problem, regression_nodes
 
+from federations import classification_nodes, own_data, problem, regression_nodes
 from fedkin.data.batches import divide, stack_nodes
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.nodes import oracles
 
 
-@pytest.mark.parametrize(("points", "batch_size"), [(1, 50), (7, 50), (50, 50), (51, 50), (130, 50), (4000, 50)])
+@pytest.mark.parametrize(
+    ("points", "batch_size"), [(1, 50), (7, 50), (50, 50), (51, 50), (130, 50), (4000, 50)]
+)
 def test_every_point_is_in_exactly_one_mini_batch_of_nearly_equal_size(points, batch_size):
     parts = divide(points, batch_size, seed=0, node=3)
     assert sorted(np.concatenate(parts)) == list(range(points))
@@ -67,7 +69,9 @@ def test_smoothness_is_the_largest_curvature_of_a_mini_batch(model):
     for node in range(2):
         data = own_data(made.federation.data, node)
         hessians = [
-            jax.hessian(made.objective.batch_loss)(jnp.zeros(made.objective.size), data.batch(index))
+            jax.hessian(made.objective.batch_loss)(
+                jnp.zeros(made.objective.size), data.batch(index)
+            )
             for index in range(int(data.batches))
         ]
         exact = max(float(np.linalg.eigvalsh(hessian).max()) for hessian in hessians)

@@ -1,11 +1,12 @@
+import itertools
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from federations import classification_nodes, own_data, problem, regression_nodes
 
+from federations import classification_nodes, own_data, problem, regression_nodes
 from fedkin.data.batches import OWN_FIELDS
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
@@ -51,7 +52,12 @@ def test_the_gradient_estimate_averages_to_the_full_gradient(make, which):
 def rounds(made, point, number, *, steps=7, refresh=0.3, start=True, learning_rate=0.05):
     return made.federation.call(
         "inner_svrg_round",
-        {"point": point, "learning_rate": learning_rate, "refresh_probability": refresh, "averaging_rate": 0.01},
+        {
+            "point": point,
+            "learning_rate": learning_rate,
+            "refresh_probability": refresh,
+            "averaging_rate": 0.01,
+        },
         key=jax.random.key(number),
         steps=steps,
         start=start,
@@ -103,8 +109,14 @@ def test_each_node_refreshes_on_its_own_coin_with_rate_q():
         def one(data, number):
             state = svrg.svrg_start(functions(data), point)
             result = svrg.svrg_round(
-                functions(data), state, point, jax.random.fold_in(key, number),
-                steps=50, learning_rate=0.01, refresh_probability=0.1, averaging_rate=0.0,
+                functions(data),
+                state,
+                point,
+                jax.random.fold_in(key, number),
+                steps=50,
+                learning_rate=0.01,
+                refresh_probability=0.1,
+                averaging_rate=0.0,
             )
             return (result.evaluations - 50 * 10 * 2) / 30
 
@@ -138,8 +150,13 @@ def ridge_run(period, learning_rate, count, seed=0):
     point, errors = jnp.zeros(4), []
     for number in range(count):
         replies, _ = rounds(
-            made, point, 1000 * seed + number,
-            steps=period, refresh=0.2, start=number == 0, learning_rate=learning_rate,
+            made,
+            point,
+            1000 * seed + number,
+            steps=period,
+            refresh=0.2,
+            start=number == 0,
+            learning_rate=learning_rate,
         )
         point = WEIGHTS @ replies["point"]
         errors.append(float(np.linalg.norm(point - exact)))
@@ -153,7 +170,7 @@ def test_with_communication_after_each_step_the_error_falls_linearly_to_nothing(
     reached = int(np.argmax(errors < 1e-10))
     logs = np.log(errors[10:reached])
     steps = np.arange(len(logs))
-    slope, intercept = np.polyfit(steps, logs, 1)
+    slope, _intercept = np.polyfit(steps, logs, 1)
     assert slope < 0
     # A straight line explains the fall over ten orders of magnitude.
     assert np.corrcoef(steps, logs)[0, 1] < -0.99
@@ -167,5 +184,5 @@ def test_with_local_steps_the_error_stops_at_a_floor_that_shrinks_as_gamma_squar
         assert squares.max() < 2 * squares.min()  # it has stopped
         floors.append(squares.mean())
     assert floors[-1] > 1e-12
-    for larger, smaller in zip(floors[:-1], floors[1:], strict=True):
+    for larger, smaller in itertools.pairwise(floors):
         assert 3 < larger / smaller < 5

@@ -98,7 +98,11 @@ numbers = st.floats(-100, 100, allow_subnormal=False)
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.lists(numbers, min_size=5, max_size=5), st.lists(numbers, min_size=5, max_size=5), st.floats(0.2, 1))
+@given(
+    st.lists(numbers, min_size=5, max_size=5),
+    st.lists(numbers, min_size=5, max_size=5),
+    st.floats(0.2, 1),
+)
 def test_projection_is_feasible_idempotent_and_non_expansive(first, second, cap):
     with jax.enable_x64(True):
         first, second = np.array(first), np.array(second)
@@ -114,7 +118,9 @@ def test_projection_is_feasible_idempotent_and_non_expansive(first, second, cap)
 @pytest.mark.usefixtures("float64")
 def test_derivative_is_that_of_finite_differences_where_smooth():
     point = np.array([0.9, 0.31, 0.2, 0.17, -3.0])  # one entry at the cap, three free, one at zero
-    jacobian = np.asarray(jax.jacobian(lambda v: project_capped_simplex(v, 0.5))(jnp.asarray(point)))
+    jacobian = np.asarray(
+        jax.jacobian(lambda v: project_capped_simplex(v, 0.5))(jnp.asarray(point))
+    )
     step = 1e-6
     for column, direction in enumerate(np.eye(5)):
         ahead = project_capped_simplex(point + step * direction, 0.5)

@@ -248,12 +248,12 @@ class AdaptiveBilevel(_Differentiation):
     ) -> tuple[AdaptiveState, Info]:
         move = float(jnp.max(jnp.abs(state.candidate - state.base.node_weights)))
         eta = state.outer_learning_rate / 4
-        candidate = project_capped_simplex(
-            state.base.node_weights - eta * state.gradient, self.cap
-        )
+        candidate = project_capped_simplex(state.base.node_weights - eta * state.gradient, self.cap)
         stop = None
         if move <= self.smallest_move:
-            stop = f"converged: moving the weights by {move:.2g} no longer lowers the validation loss"
+            stop = (
+                f"converged: moving the weights by {move:.2g} no longer lowers the validation loss"
+            )
         diagnostics = {
             "outer_loss": loss,
             "training_loss": solution.loss,

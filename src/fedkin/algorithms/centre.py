@@ -94,7 +94,9 @@ def evaluate_in_chunks(
         # Filled up to a power of two, so that few shapes are ever compiled.
         filled = np.zeros((1 << (size - 1).bit_length(), *chunk.shape[1:]), chunk.dtype)
         filled[:size] = chunk
-        outputs.append(np.asarray(_outputs(objective, theta, jnp.asarray(filled), statistics))[:size])
+        outputs.append(
+            np.asarray(_outputs(objective, theta, jnp.asarray(filled), statistics))[:size]
+        )
     return np.concatenate(outputs)
 
 
@@ -110,7 +112,5 @@ def _statistics(objective: Objective, theta: Vector, inputs: Array) -> Statistic
 
 
 @partial(jax.jit, static_argnums=0)
-def _outputs(
-    objective: Objective, theta: Vector, inputs: Array, statistics: Statistics
-) -> Array:
+def _outputs(objective: Objective, theta: Vector, inputs: Array, statistics: Statistics) -> Array:
     return objective.outputs(theta, inputs, statistics)

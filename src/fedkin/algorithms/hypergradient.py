@@ -208,7 +208,9 @@ class NeumannSolver:
 class _Asker:
     """Asks the nodes for Hessian-vector products at one θ, and adds up what that costs."""
 
-    def __init__(self, federation: Federation, node_weights: Array, theta: Vector, key: Key) -> None:
+    def __init__(
+        self, federation: Federation, node_weights: Array, theta: Vector, key: Key
+    ) -> None:
         self.cost = Cost()
         self._federation = federation
         self._node_weights = node_weights
@@ -222,7 +224,9 @@ class _Asker:
         if self._theta is not None:
             message["theta"] = self._theta
             self._theta = None
-        replies, cost = self._federation.call("hessian_product", message, key=self._key, start=first)
+        replies, cost = self._federation.call(
+            "hessian_product", message, key=self._key, start=first
+        )
         self.cost += cost
         return combine(self._node_weights, replies["product"]), replies["slope"]
 

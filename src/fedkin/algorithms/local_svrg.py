@@ -84,7 +84,7 @@ def solve_inner(
     """
     point, cost = start, Cost()
     first_loss = loss = float("nan")
-    settled = False
+    number, settled = 0, False
     for number in range(settings.rounds):
         last = number == settings.rounds - 1
         average = last and settings.result == "average"

@@ -89,9 +89,7 @@ def _similar_weight(result: Result, federation: FederatedData) -> float:
     return sum(weights.get(name, 0.0) for name, similar in alike if similar)
 
 
-def _answer(
-    outcomes: dict[str, Outcome], federation: FederatedData, seed: int
-) -> dict[str, Any]:
+def _answer(outcomes: dict[str, Outcome], federation: FederatedData, seed: int) -> dict[str, Any]:
     return {
         "seed": seed,
         "similar": dict(zip(federation.names, federation.similar, strict=True)),

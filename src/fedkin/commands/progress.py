@@ -23,8 +23,6 @@ def live_progress(title: str, console: Console) -> Iterator[Callable[[Evaluation
             what = f"loss {score.loss:.4f}"
             if score.accuracy is not None:
                 what = f"accuracy {score.accuracy:.3f}"
-            progress.update(
-                task, description=f"{title}: step {evaluation.step}, validation {what}"
-            )
+            progress.update(task, description=f"{title}: step {evaluation.step}, validation {what}")
 
         yield show

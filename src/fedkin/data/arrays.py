@@ -59,7 +59,10 @@ def check_arrays(
     inputs = _check_inputs([pair[0] for pair in pairs], owners)
     raw_labels = [pair[1] for pair in pairs]
     if task == "regression":
-        labels, known = [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)], None
+        labels, known = (
+            [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)],
+            None,
+        )
     else:
         labels, known = _encode(raw_labels, owners, classes)
     points = list(zip(inputs, labels, strict=True))
@@ -87,7 +90,9 @@ def _pair(points: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        raise InputError(f"{owner}: the labels must be one for each point, not shape {labels.shape}")
+        raise InputError(
+            f"{owner}: the labels must be one for each point, not shape {labels.shape}"
+        )
     if len(inputs) != len(labels):
         raise InputError(f"{owner}: {len(inputs)} points but {len(labels)} labels")
     if len(inputs) == 0:
@@ -132,7 +137,7 @@ def _to_float(array: np.ndarray, owner: str) -> np.ndarray:
         return array
     with np.errstate(over="ignore"):
         converted = array.astype(jax.dtypes.canonicalize_dtype(float))
-    bad = ~np.isfinite(converted).reshape(len(array), -1).all(axis=1)
+    bad = np.atleast_1d(~np.isfinite(converted).reshape(len(array), -1).all(axis=1))
     if bad.any():
         raise InputError(
             f"{owner} has NaN or infinite values in {int(bad.sum())} of {len(bad)} points (first: "
@@ -163,7 +168,9 @@ def _encode(
     else:
         known = np.arange(classes) if isinstance(classes, int) else np.unique(np.asarray(classes))
     if len(known) < 2 or len(np.unique(np.concatenate(labels))) < 2:
-        raise InputError("all labels are the same: there is only a single class and nothing to learn")
+        raise InputError(
+            "all labels are the same: there is only a single class and nothing to learn"
+        )
     encoded = []
     for own, owner in zip(labels, owners, strict=True):
         out_of_range = ~np.isin(own, known)
@@ -189,5 +196,7 @@ def _discrete(labels: np.ndarray, owner: str) -> np.ndarray:
     if labels.dtype.kind == "O":
         return labels.astype(str)
     if labels.dtype.kind not in "buiUS":
-        raise InputError(f"{owner}: labels of type {labels.dtype} are neither whole numbers nor text")
+        raise InputError(
+            f"{owner}: labels of type {labels.dtype} are neither whole numbers nor text"
+        )
     return labels

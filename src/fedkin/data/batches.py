@@ -9,6 +9,7 @@ model, exactly.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedkin.models.objective import Batch
@@ -78,13 +79,13 @@ def stack_nodes(
             weights[node, index, : len(part)] = len(own) / counts[node]
     alike = all(len(own) == most and all(len(part) == width for part in own) for own in parts)
     return NodeData(
-        inputs=np.concatenate(inputs),
-        labels=np.concatenate(labels),
-        rows=rows,
-        weights=None if alike else weights,
-        batches=np.array([len(own) for own in parts], np.int32),
-        points=np.array(counts, np.int32),
-    )  # pyright: ignore[reportArgumentType]
+        inputs=jnp.asarray(np.concatenate(inputs)),
+        labels=jnp.asarray(np.concatenate(labels)),
+        rows=jnp.asarray(rows),
+        weights=None if alike else jnp.asarray(weights, jnp.result_type(float)),
+        batches=jnp.asarray([len(own) for own in parts], jnp.int32),
+        points=jnp.asarray(counts, jnp.int32),
+    )
 
 
 def divide(points: int, batch_size: int, seed: int, node: int) -> list[np.ndarray]:

@@ -45,7 +45,7 @@ class SimulatedFederation:
         self.objective = objective
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
-        self.data = jax.tree.map(jnp.asarray, stack_nodes(inputs, labels, batch_size, seed))
+        self.data = stack_nodes(inputs, labels, batch_size, seed)
         self._state: dict[str, Any] = {}
 
     def call(
@@ -124,7 +124,7 @@ def _run(
 ) -> tuple[dict[str, Any], Replies]:
     TRACES[task] += 1
 
-    def one_node(data: NodeData, slots: dict[str, Any], number: Array):  # noqa: ANN202
+    def one_node(data: NodeData, slots: dict[str, Any], number: Array):
         own_key = jax.random.fold_in(key, number)
         return TASKS[task].function(objective, data, slots, own_key, message, **dict(settings))
 

@@ -122,8 +122,11 @@ class CNN:
         activations = jnp.einsum("bpw,pc->cbw", pixels, first["kernel"])
         activations, first_moments = _normalise(activations, first, mask, first_moments)
         windows = self._second_windows(jax.nn.relu(activations))
-        activations = jnp.einsum("cpbw,cpd->dbw", windows, second["kernel"].reshape(
-            self.image_shape[2], -1, self.channels))
+        activations = jnp.einsum(
+            "cpbw,cpd->dbw",
+            windows,
+            second["kernel"].reshape(self.image_shape[2], -1, self.channels),
+        )
         activations, second_moments = _normalise(activations, second, mask, second_moments)
         features = jax.nn.relu(activations)
         kernel = last["kernel"].reshape(self.channels, -1, self.classes)

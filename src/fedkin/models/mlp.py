@@ -31,7 +31,11 @@ class MLP:
 
     def init(self, key: Key, inputs: Array) -> Params:
         """Draw weights of variance 1/(number of inputs of the layer); biases are zero."""
-        widths = (inputs.shape[-1], self.hidden, self.outputs if self.task == "classification" else 1)
+        widths = (
+            inputs.shape[-1],
+            self.hidden,
+            self.outputs if self.task == "classification" else 1,
+        )
         draw = jax.nn.initializers.lecun_normal()
         return [
             {"kernel": draw(layer_key, (width_in, width_out)), "bias": jnp.zeros(width_out)}

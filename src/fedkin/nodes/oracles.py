@@ -89,7 +89,7 @@ def smoothness(objective: Objective, data: NodeData) -> Array:
     return model.curvature_bound * largest + model.l2
 
 
-def _mean_over_batches(function: Callable[[Batch], object], data: NodeData):  # noqa: ANN202
+def _mean_over_batches(function: Callable[[Batch], object], data: NodeData):
     """Average a function of a mini-batch over the node's own mini-batches."""
     shapes = jax.eval_shape(lambda: function(data.batch(jnp.zeros((), int))))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)

@@ -137,7 +137,7 @@ def svrg_round(
     coins = jax.random.bernoulli(coin_key, refresh_probability, (steps,))
     refresh = _refresh(problem)
 
-    def step(carry: tuple[Vector, SvrgState], draws: tuple[Array, Array]):  # noqa: ANN202
+    def step(carry: tuple[Vector, SvrgState], draws: tuple[Array, Array]):
         point, state = carry
         batch_index, coin = draws
         loss, difference = problem.step_gradients(
@@ -178,7 +178,7 @@ def _refresh(problem: SvrgProblem) -> Callable:
         )
 
     @refresh.def_vmap
-    def visit_few(  # noqa: ANN202
+    def visit_few(
         axis_size: int,
         in_batched: list,
         coins: Array,

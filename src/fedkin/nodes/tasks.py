@@ -2,9 +2,10 @@
 
 A task is a pure function of one node's data and state, a message and a key. It returns the new state
 and the reply. Some tasks have a beginning: what a node does once before the first of a series, with
-the arrays that only the first message brings. An engine runs it for all nodes at once (simulation) or in the process that holds the
-node's data (Flower). Replies are vectors of model size and single numbers, nothing else; the number
-`evaluations` says how many gradients or Hessian-vector products of single points the node computed.
+the arrays that only the first message brings. An engine runs a task for all nodes at once
+(simulation) or in the process that holds the node's data (Flower). Replies are vectors of model size
+and single numbers, nothing else; the number `evaluations` says how many gradients or Hessian-vector
+products of single points the node computed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from fedkin.models.objective import Objective
 from fedkin.nodes import oracles, svrg
 from fedkin.types import Array, Key, Message, Vector
 
-NodeState = Mapping[str, Any]
+NodeState = dict[str, Any]
 """What a node remembers: named slots, each a pytree of arrays."""
 
 
@@ -27,7 +28,9 @@ class Task(NamedTuple):
 
     function: Callable[..., tuple[NodeState, dict[str, Array]]]
     slots: tuple[str, ...] = ()
-    begin: Callable[[Objective, NodeData, NodeState, Message], tuple[NodeState, Array]] | None = None
+    begin: Callable[[Objective, NodeData, NodeState, Message], tuple[NodeState, Array]] | None = (
+        None
+    )
     """Run before the function where a series starts; returns the state and the evaluations done."""
     begin_only: tuple[str, ...] = ()
     """The arrays of the first message that are for the beginning alone."""

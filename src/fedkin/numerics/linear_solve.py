@@ -16,7 +16,9 @@ from fedkin.types import Array, Vector
 Product = Callable[[Vector], tuple[Vector, Array]]
 """Maps a vector v to (A v, companion of v)."""
 
-Reason = Literal["converged", "iteration limit", "negative curvature", "residual grew", "not finite"]
+Reason = Literal[
+    "converged", "iteration limit", "negative curvature", "residual grew", "not finite"
+]
 
 
 RESIDUAL_CEILING = 10.0

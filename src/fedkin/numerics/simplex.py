@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from fedkin.errors import InputError
 from fedkin.types import Array
@@ -40,10 +41,10 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float = 1.0) -> Array
     if not jnp.issubdtype(point.dtype, jnp.floating):
         point = point.astype(jnp.result_type(float))
     check_cap(cap, point.size)
-    if not isinstance(point, jax.core.Tracer) and not np.isfinite(point).all():
+    if not isinstance(point, Tracer) and not np.isfinite(point).all():
         raise InputError("the vector to project has entries that are NaN or infinite")
     # The explicit type keeps one compiled version for weakly and strongly typed arrays alike.
-    return _project(lax.convert_element_type(point, point.dtype), float(cap))
+    return _project(lax.convert_element_type(point, point.dtype), jnp.asarray(cap, point.dtype))
 
 
 def check_cap(cap: float, size: int) -> None:
@@ -57,8 +58,7 @@ def check_cap(cap: float, size: int) -> None:
 
 
 @jax.jit
-def _project(point: Array, cap: float) -> Array:
-    cap = jnp.asarray(cap, point.dtype)
+def _project(point: Array, cap: Array) -> Array:
     shifted = point - lax.stop_gradient(_pivot(point, cap))
     # The multiplier is now in [-cap, 0]: what lies outside of [-cap, cap] ends at a bound anyway, and
     # without it no huge entry can swamp the sums. Twice the cap leaves room for rounding.

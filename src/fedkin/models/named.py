@@ -1,0 +1,65 @@
+"""Models by name, of the size that the data want."""
+
+from typing import Any
+
+from fedkin.errors import InputError
+from fedkin.models.base import LinearModel, Model, Task
+from fedkin.models.cnn import CNN
+from fedkin.models.linear import Logistic, Ridge
+from fedkin.models.mlp import MLP
+
+TASKS: dict[str, Task | None] = {
+    "logistic": "classification",
+    "ridge": "regression",
+    "mlp": None,
+    "cnn": "classification",
+}
+"""Every name, with the task of the model; None where it can do both."""
+
+
+def named_model(
+    name: str, task: Task, classes: int, point_shape: tuple[int, ...], l2: float | None = None
+) -> Model:
+    """Make the model that a name stands for.
+
+    Args:
+        name: `logistic`, `ridge`, `mlp` or `cnn`.
+        task: Classification or regression, for models that can do both.
+        classes: The number of classes.
+        point_shape: The shape of one raw input point.
+        l2: The factor of ½‖θ‖² in the loss; None for the model's own default.
+    """
+    if name not in TASKS:
+        raise InputError(f"model={name!r} is unknown; choose one of {', '.join(TASKS)}")
+    if l2 is not None and not (isinstance(l2, (int, float)) and 0 <= l2 < float("inf")):
+        raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
+    settings: dict[str, Any] = {} if l2 is None else {"l2": float(l2)}
+    if name == "logistic":
+        model = Logistic(classes=classes, **settings)
+    elif name == "ridge":
+        model = Ridge(**settings)
+    elif name == "mlp":
+        model = MLP(outputs=classes, task=task, **settings)
+    else:
+        model = _cnn(point_shape, classes, settings)
+    if isinstance(model, LinearModel) and model.l2 == 0:
+        raise InputError(f"the model {name!r} needs l2 above 0: its minimiser must be unique")
+    return model
+
+
+def _cnn(point_shape: tuple[int, ...], classes: int, settings: dict[str, Any]) -> CNN:
+    if len(point_shape) != 3:
+        raise InputError(
+            "the model 'cnn' needs images of shape (height, width, channels), not points of shape "
+            f"{point_shape}; add an axis for the channels, or choose 'logistic' or 'mlp'"
+        )
+    height, width, channels = point_shape
+    # The paper's kernels, or smaller ones where they would leave next to nothing of the image.
+    kernels = (4, 2) if min(height, width) >= 14 else (2, 2)
+    return CNN(
+        (height, width, channels),
+        classes=classes,
+        channels=2 if channels == 1 else 5,
+        kernels=kernels,
+        **settings,
+    )
