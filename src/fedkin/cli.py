@@ -1,12 +1,13 @@
 """The command line: `fedkin --help`."""
 
 import sys
-from typing import Annotated
 
 import click
 import typer
 
+from fedkin.commands.fit import fit
 from fedkin.commands.output import notes
+from fedkin.commands.predict import predict
 from fedkin.errors import FedkinError
 
 app = typer.Typer(
@@ -17,6 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.command(context_settings={"allow_extra_args": True})(fit)
+app.command()(predict)
 
 
 def main() -> None:

@@ -59,15 +59,13 @@ def test_files_without_a_header_line(tmp_path):
     np.testing.assert_array_equal(numbered.columns["column1"], [1, 3])
 
 
-def test_separator_drop_and_missing_codes(tmp_path):
-    table = read(
-        tmp_path,
-        "id;chol;age\nx1;0;0\nx2;230;44\n",
-        separator=";",
-        drop=("id",),
-        missing_codes=(("chol", 0.0),),
-    )
+def test_separator_drop_only_and_missing_codes(tmp_path):
+    content = "id;chol;age\nx1;0;0\nx2;230;44\n"
+    table = read(tmp_path, content, separator=";", drop=("id",))
     assert list(table.columns) == ["chol", "age"]
+    assert table.dropped == {"id"}
+    assert list(read(tmp_path, content, separator=";", only=("age",)).columns) == ["age"]
+    table = table.with_missing_codes({"chol": 0.0})
     np.testing.assert_array_equal(table.columns["chol"], [np.nan, 230])
     np.testing.assert_array_equal(table.columns["age"], [0, 44])
 

@@ -70,6 +70,10 @@ class Quantity(Frozen):
     mean: float
     standard_deviation: float = Field(gt=0)
 
+    def restore(self, values: np.ndarray) -> np.ndarray:
+        """Bring standardised values back to the label's own unit."""
+        return self.mean + self.standard_deviation * np.asarray(values, dtype=np.float64)
+
 
 class Preprocessing(Frozen):
     """From a table to a matrix, the same way on every node."""
@@ -77,6 +81,8 @@ class Preprocessing(Frozen):
     format: Literal["fedkin preprocessing 1"] = "fedkin preprocessing 1"
     columns: tuple[Annotated[NumericColumn | CategoricalColumn, Field(discriminator="kind")], ...]
     label: Annotated[Classes | Quantity, Field(discriminator="kind")]
+    missing_codes: dict[str, float] = Field(default_factory=dict)
+    """By column, a number that stands for a missing value, such as a cholesterol of 0."""
 
     @property
     def feature_names(self) -> list[str]:
@@ -112,8 +118,12 @@ def agree(
     validation: TableSummary,
     test: TableSummary | None,
     label: str,
+    missing_codes: Mapping[str, float] | None = None,
 ) -> Preprocessing:
-    """Merge the nodes' summaries (by node name); check that the other tables fit them."""
+    """Merge the nodes' summaries (by node name); check that the other tables fit them.
+
+    The nodes have summarised their tables with the missing codes already taken out.
+    """
     tables = {f"node '{name}'": summary for name, summary in nodes.items()}
     tables["the validation table"] = validation
     if test is not None:
@@ -135,7 +145,9 @@ def agree(
         merged: Classes | Quantity = _merge_quantity(nodes, label)
     else:
         merged = _merge_classes(nodes, tables, label)
-    return Preprocessing(columns=tuple(columns), label=merged)
+    return Preprocessing(
+        columns=tuple(columns), label=merged, missing_codes=dict(missing_codes or {})
+    )
 
 
 def _check_present_everywhere(name: str, tables: Mapping[str, TableSummary]) -> None:
@@ -243,6 +255,7 @@ def _merge_classes(
 
 def transform(table: Table, preprocessing: Preprocessing) -> np.ndarray:
     """Return the table's features as a matrix, `float32`, one row a row."""
+    table = table.with_missing_codes(preprocessing.missing_codes)
     blocks = []
     for column in preprocessing.columns:
         values = table.column(column.name)

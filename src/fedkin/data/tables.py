@@ -41,6 +41,8 @@ class Table:
     """Where each row is in its file, for messages."""
     unit: str
     """What `positions` count: `line` or `row`."""
+    dropped: frozenset[str] = frozenset()
+    """The columns of the file that were left out on reading."""
 
     @property
     def rows(self) -> int:
@@ -54,6 +56,7 @@ class Table:
             columns={name: values[indices] for name, values in self.columns.items()},
             positions=self.positions[indices],
             unit=self.unit,
+            dropped=self.dropped,
         )
 
     def with_column(self, name: str, values: Column) -> "Table":
@@ -63,8 +66,21 @@ class Table:
     def column(self, name: str) -> Column:
         """Return a column; if there is none of that name, say which names come near."""
         if name not in self.columns:
-            raise InputError(f"{self.owner} has no column '{name}'{nearest(name, self.columns)}")
+            names = [*self.columns, *sorted(self.dropped)]
+            raise InputError(f"{self.owner} has no column '{name}'{nearest(name, names)}")
         return self.columns[name]
+
+    def with_missing_codes(self, codes: Mapping[str, float]) -> "Table":
+        """Return the table with the number that stands for a missing value in a column made so."""
+        return replace(
+            self,
+            columns={
+                name: np.where(values == codes[name], np.nan, values)
+                if name in codes and is_numeric(values)
+                else values
+                for name, values in self.columns.items()
+            },
+        )
 
     def where(self, row: int) -> str:
         """Say where a row is in its file."""
@@ -82,8 +98,8 @@ class TableFormat:
     """The columns' names, for CSV files without a header line."""
     drop: tuple[str, ...] = ()
     """Columns to leave out, wherever they occur."""
-    missing_codes: tuple[tuple[str, float], ...] = ()
-    """Numbers that stand for a missing value in a column, such as a cholesterol of 0."""
+    only: tuple[str, ...] | None = None
+    """The columns to read; None for all."""
 
     def __post_init__(self) -> None:
         if len(self.separator) != 1 or self.separator in '"\r\n\0 ':
@@ -92,6 +108,10 @@ class TableFormat:
             )
         if self.names is not None:
             _check_names(self.names, "the list of column names")
+
+    def wants(self, column: str) -> bool:
+        """Tell whether a column is to be read."""
+        return column not in self.drop and (self.only is None or column in self.only)
 
 
 def read_table(path: str | Path, owner: str, table_format: TableFormat | None = None) -> Table:
@@ -105,7 +125,7 @@ def read_table(path: str | Path, owner: str, table_format: TableFormat | None = 
         table = _parse_csv(content, f"{owner} ({path})", table_format)
     if table.rows == 0:
         raise InputError(f"{owner} ({path}) has column names but no rows")
-    return replace(_apply_missing_codes(table, table_format), owner=owner)
+    return replace(table, owner=owner)
 
 
 def _read_bytes(path: Path, owner: str) -> bytes:
@@ -166,9 +186,10 @@ def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
     columns = {
         name: column_from_text(cells)
         for name, cells in zip(names, by_column, strict=True)
-        if name not in table_format.drop
+        if table_format.wants(name)
     }
-    table = Table(owner, columns, np.array(lines, dtype=np.int64), "line")
+    dropped = frozenset(names).difference(columns)
+    table = Table(owner, columns, np.array(lines, dtype=np.int64), "line", dropped)
     _refuse_huge(table)
     return table
 
@@ -263,14 +284,6 @@ def _refuse_huge(table: Table) -> None:
                 )
 
 
-def _apply_missing_codes(table: Table, table_format: TableFormat) -> Table:
-    for name, code in table_format.missing_codes:
-        if name in table.columns and is_numeric(table.columns[name]):
-            values = table.columns[name]
-            table = table.with_column(name, np.where(values == code, np.nan, values))
-    return table
-
-
 # Parquet
 
 
@@ -284,7 +297,7 @@ def _parse_parquet(content: bytes, owner: str, table_format: TableFormat) -> Tab
             if not re.fullmatch(r"__index_level_\d+__", name)
         ]
         _check_names(names, owner)
-        kept = [name for name in names if name not in table_format.drop]
+        kept = [name for name in names if table_format.wants(name)]
         arrow = file.read(columns=kept)
         arrow.validate(full=True)
         columns = {name: _arrow_column(arrow.column(name), name, owner) for name in kept}
@@ -296,7 +309,8 @@ def _parse_parquet(content: bytes, owner: str, table_format: TableFormat) -> Tab
             f"{owner} is not a Parquet file that can be read, or it is damaged ({reason}); "
             "write or copy it again"
         ) from None
-    table = Table(owner, columns, np.arange(1, arrow.num_rows + 1), "row")
+    dropped = frozenset(names).difference(columns)
+    table = Table(owner, columns, np.arange(1, arrow.num_rows + 1), "row", dropped)
     _refuse_huge(table)
     return table
 
