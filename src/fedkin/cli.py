@@ -1,14 +1,18 @@
 """The command line: `fedkin --help`."""
 
 import sys
+from typing import Any
 
-import click
 import typer
 
 from fedkin.commands.fit import fit
 from fedkin.commands.output import notes
 from fedkin.commands.predict import predict
 from fedkin.errors import FedkinError
+
+# Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
+# wrong command line descends from the same class of either.
+CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="fedkin",
@@ -29,15 +33,17 @@ def main() -> None:
         status = app(standalone_mode=False)
     except FedkinError as error:
         fail(str(error))
-    except click.ClickException as error:
+    except CommandLineError as error:
         fail(error.format_message())
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         fail("interrupted", status=130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
 
 
 def fail(message: str, status: int = 2) -> None:
-    """Say what was wrong in one line and leave."""
-    notes.print("error: " + " ".join(message.split()), style="red", markup=False, soft_wrap=True)
+    """Say what was wrong in one line and leave; `fedkin` alone has shown its help and has none."""
+    line = " ".join(message.split())
+    if line:
+        notes.print(f"error: {line}", style="red", markup=False, soft_wrap=True)
     sys.exit(status)

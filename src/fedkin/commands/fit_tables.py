@@ -59,6 +59,8 @@ def gather(request: TableRequest) -> GatheredTables:
     told: list[str] = []
     nodes = {name: _prepare_label(table, request, told) for name, table in nodes.items()}
     judges = {kind: _prepare_label(table, request, told) for kind, table in judges.items()}
+    if request.positive is not None:
+        _check_rule_divides(request, [*nodes.values(), *judges.values()])
     if request.target_node is not None:
         nodes, judges = _hold_out(request, nodes, judges)
     return GatheredTables(nodes, judges["validation"], judges.get("test"), told)
@@ -151,6 +153,16 @@ def _prepare_label(table: Table, request: TableRequest, told: list[str]) -> Tabl
     if request.task == "regression":
         raise InputError("--positive makes classes of the label: leave it out for regression")
     return binary_label(labelled, request.label, request.positive)
+
+
+def _check_rule_divides(request: TableRequest, tables: Collection[Table]) -> None:
+    answers = {answer for table in tables for answer in table.columns[request.label]}
+    if len(answers) == 1:
+        share = "every row" if "yes" in answers else "no row"
+        raise InputError(
+            f"--positive '{request.positive}' fits {share} of '{request.label}' in all tables; "
+            "is it spelt as in the files?"
+        )
 
 
 def _hold_out(

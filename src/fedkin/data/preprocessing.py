@@ -30,7 +30,7 @@ from fedkin.data.summaries import (
     categories_of,
 )
 from fedkin.data.tables import Table
-from fedkin.data.wording import listing, nearest, shorten
+from fedkin.data.wording import closest, listing, owners, shorten
 from fedkin.errors import InputError
 
 FARTHEST = 1e6
@@ -157,14 +157,15 @@ def _check_present_everywhere(name: str, tables: Mapping[str, TableSummary]) -> 
     holders = [owner for owner in tables if owner not in without]
     if len(holders) < len(without):
         raise InputError(
-            f"column '{shorten(name)}' is on {' and '.join(holders)} only; leave it out "
+            f"column '{shorten(name)}' is on {owners(holders)} only; leave it out "
             f"everywhere (--drop {shorten(name)}), or add it to the other tables"
         )
     own = [other for other in tables[without[0]].columns if other not in tables[holders[0]].columns]
+    near = closest(name, own)
     raise InputError(
-        f"column '{shorten(name)}' is missing on {' and '.join(without)}"
-        f"{nearest(name, own) if own else ''}; add it there, or leave it out everywhere "
-        f"(--drop {shorten(name)})"
+        f"column '{shorten(name)}' is missing on {owners(without)}"
+        + (f" (is it called '{shorten(near)}' there?)" if near else "")
+        + f"; add it there, or leave it out everywhere (--drop {shorten(name)})"
     )
 
 
@@ -174,10 +175,10 @@ def _check_one_kind(name: str, tables: Mapping[str, TableSummary]) -> None:
     texts = {owner: c for owner, c in filled.items() if isinstance(c, TextSummary) and c.count}
     numbers = [owner for owner, c in filled.items() if isinstance(c, NumericSummary) and c.count]
     if texts and numbers:
-        owner, column = next(iter(texts.items()))
+        example = next(iter(texts.values())).example
         raise InputError(
-            f"column '{shorten(name)}' holds text on {' and '.join(texts)} (such as "
-            f"'{shorten(column.example)}' on {owner}) but numbers on {' and '.join(numbers)}; "
+            f"column '{shorten(name)}' holds text on {owners(list(texts))} (such as "
+            f"'{shorten(example)}') but numbers on {owners(numbers)}; "
             f"correct it, or make it a category everywhere (--categorical {shorten(name)})"
         )
 
@@ -237,7 +238,7 @@ def _merge_classes(
         if on_a_node and (len(holders) > 1 or len(nodes) == 1):
             continue
         raise InputError(
-            f"the label '{shorten(name)}' is on {' and '.join(holders)} but on no other node "
+            f"the label '{shorten(name)}' is on {owners(holders)} but on no other node "
             f"(the others have {listing(categories_in_order(elsewhere))}); correct it, or leave "
             "those rows out"
         )

@@ -137,7 +137,7 @@ def _read_bytes(path: Path, owner: str) -> bytes:
         beside = []
         if path.parent.is_dir():
             beside = [other.name for other in path.parent.iterdir() if other.is_file()]
-        close = get_close_matches(path.name, beside, n=1)
+        close = get_close_matches(path.name, beside, n=1, cutoff=0.8)
         hint = f"did you mean {path.parent / close[0]}?" if close else "check the path"
         raise InputError(f"{owner}: there is no file {path}; {hint}") from None
     except (OSError, ValueError) as error:

@@ -1,17 +1,30 @@
 """Names and cells in messages: lists cut short, near names suggested."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Say which of `names` the user may have meant; all of them if none comes near."""
-    names = [str(other) for other in names]
-    folded = {other.casefold(): other for other in names}
-    close = get_close_matches(name.casefold(), list(folded), n=3, cutoff=0.6)
-    if close:
-        return "; did you mean " + " or ".join(f"'{folded[other]}'" for other in close) + "?"
-    return "; it has: " + listing(names) if names else ""
+def closest(name: str, names: Iterable[str]) -> str | None:
+    """Return the name that the user may have meant."""
+    folded = {str(other).casefold(): str(other) for other in names}
+    close = get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    return folded[close[0]] if close else None
+
+
+def nearest(name: str, names: Collection[str]) -> str:
+    """Say which name the user may have meant; all of them if none comes near."""
+    near = closest(name, names)
+    if near is not None:
+        return f"; did you mean '{shorten(near)}'?"
+    return f"; it has: {listing(names)}" if names else ""
+
+
+def owners(names: Sequence[str], most: int = 3) -> str:
+    """Write out whose tables are meant, cutting a long list short."""
+    shown = list(names[:most])
+    if len(names) > most:
+        shown.append(f"{len(names) - most} more")
+    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
 
 
 def listing(values: Collection[str], most: int = 12) -> str:
