@@ -1,0 +1,287 @@
+"""Learning the node weights: Algorithm 2, Algorithm 3, and a variant that chooses its own steps."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedkin.algorithms.base import Info
+from fedkin.algorithms.centre import Centre
+from fedkin.algorithms.hypergradient import AdjointSolver, Hypergradient
+from fedkin.algorithms.local_svrg import LocalSvrg, SvrgSolution, solve_inner
+from fedkin.federation.base import Federation
+from fedkin.numerics.simplex import project_capped_simplex
+from fedkin.types import Array, Key, Vector
+
+SUFFICIENT_DECREASE = 1e-4
+"""The share of the decrease predicted by the gradient that a step must achieve (Armijo)."""
+
+
+class BilevelState(NamedTuple):
+    """What Algorithms 2 and 3 carry from one outer iteration to the next."""
+
+    node_weights: Array
+    """The weights w."""
+    aggregate_weights: Array
+    """The weights w_ag of Algorithm 2; in Algorithm 3 they are the same as w."""
+    theta: Vector
+    """The model, where the next inner solve starts."""
+    adjoint: Vector
+    """The vector h of the last iteration."""
+    rate_factor: float
+    """What the adjoint solver's learning rate has been multiplied with after divergence."""
+    iteration: int
+    """The number s of outer iterations done."""
+
+
+@dataclass(frozen=True)
+class _Differentiation:
+    """How the hypergradient at given weights is computed: the settings of lines 5-12.
+
+    Args:
+        cap: The largest weight b of a node.
+        inner: The solve for θ.
+        solve: The solver for h.
+        warm_start: Begin the inner solve at the last model; False begins at zero, as the analysis does.
+        warm_start_adjoint: Begin the solve for h at the last h instead of at zero.
+    """
+
+    cap: float
+    inner: LocalSvrg
+    solve: AdjointSolver
+    warm_start: bool = True
+    warm_start_adjoint: bool = False
+
+    def init(self, theta: Vector, nodes: int) -> BilevelState:
+        """Begin with equal weights."""
+        node_weights = project_capped_simplex(jnp.full(nodes, 1 / nodes), self.cap)
+        return BilevelState(node_weights, node_weights, theta, jnp.zeros_like(theta), 1.0, 0)
+
+    def differentiate(
+        self,
+        state: BilevelState,
+        node_weights: Array,
+        key: Key,
+        federation: Federation,
+        centre: Centre,
+    ) -> tuple[SvrgSolution, float, Hypergradient]:
+        """Return θ(w), the validation loss F(w) and the hypergradient, all approximate."""
+        inner_key, adjoint_key = jax.random.split(key)
+        start = state.theta if self.warm_start else jnp.zeros_like(state.theta)
+        solution = solve_inner(federation, node_weights, start, inner_key, self.inner)
+        loss, target = centre.loss_and_gradient(solution.point)
+        hypergradient = self.solve(
+            federation,
+            node_weights,
+            solution.point,
+            target,
+            adjoint_key,
+            start=state.adjoint if self.warm_start_adjoint and state.iteration > 0 else None,
+            rate_factor=state.rate_factor,
+        )
+        return solution, loss, hypergradient
+
+
+@dataclass(frozen=True)
+class ProximalBilevel(_Differentiation):
+    """Algorithm 3 (`alg:fedbl_nc`): projected steps along the hypergradient, for non-convex F.
+
+    Args:
+        outer_learning_rate: The step size η.
+    """
+
+    outer_learning_rate: float = 0.02
+
+    def step(
+        self, state: BilevelState, key: Key, federation: Federation, centre: Centre
+    ) -> tuple[BilevelState, Info]:
+        """Take one outer iteration: w ← P(w − η g)."""
+        node_weights = state.node_weights
+        solution, loss, hypergradient = self.differentiate(
+            state, node_weights, key, federation, centre
+        )
+        moved = project_capped_simplex(
+            node_weights - self.outer_learning_rate * hypergradient.gradient, self.cap
+        )
+        state = BilevelState(
+            moved,
+            moved,
+            solution.point,
+            hypergradient.adjoint,
+            hypergradient.rate_factor,
+            state.iteration + 1,
+        )
+        return state, _info(solution, node_weights, loss, hypergradient)
+
+
+@dataclass(frozen=True)
+class AcceleratedBilevel(_Differentiation):
+    """Algorithm 2 (`alg:fedbl`): the accelerated method, for convex F.
+
+    The model that a step reports is the one at the middle point w_md, where the gradient was taken;
+    the aggregate weights w_ag are the result.
+
+    Args:
+        outer_learning_rate: The step size η.
+    """
+
+    outer_learning_rate: float = 0.02
+
+    def step(
+        self, state: BilevelState, key: Key, federation: Federation, centre: Centre
+    ) -> tuple[BilevelState, Info]:
+        """Take one outer iteration (Algorithm 2, lines 4-14)."""
+        s, eta = state.iteration, self.outer_learning_rate
+        middle = 2 / (s + 2) * state.node_weights + s / (s + 2) * state.aggregate_weights
+        solution, loss, hypergradient = self.differentiate(state, middle, key, federation, centre)
+        gradient = hypergradient.gradient
+        state = BilevelState(
+            project_capped_simplex(state.node_weights - eta * (s + 1) / 4 * gradient, self.cap),
+            project_capped_simplex(middle - eta * gradient, self.cap),
+            solution.point,
+            hypergradient.adjoint,
+            hypergradient.rate_factor,
+            s + 1,
+        )
+        return state, _info(solution, middle, loss, hypergradient)
+
+
+class AdaptiveState(NamedTuple):
+    """What the adaptive variant carries from one outer iteration to the next."""
+
+    base: BilevelState
+    """The weights accepted last, with their model, h and the iteration number."""
+    candidate: Array
+    """The weights to try next."""
+    loss: float
+    """F at the accepted weights; infinite before the first step."""
+    gradient: Array
+    """The hypergradient at the accepted weights."""
+    outer_learning_rate: float
+    """The step size η that made the candidate."""
+
+
+@dataclass(frozen=True)
+class AdaptiveBilevel(_Differentiation):
+    """Algorithm 3 with a step size that follows the validation loss.
+
+    A step solves the inner problem at the candidate weights. If the validation loss has fallen enough
+    (Armijo's condition along the projected step), the candidate is accepted, the hypergradient there
+    is computed, and η is doubled; if not, η is divided by four and the next candidate starts from the
+    accepted weights again, at the price of one inner solve and no hypergradient.
+
+    Args:
+        first_move: The largest change of a weight in the first step, before projection.
+        tolerance: Stop when a step along the hypergradient promises a decrease of the validation loss
+            below this fraction of it.
+        smallest_move: Stop when a rejected step had changed no weight by more than this.
+    """
+
+    first_move: float = 0.25
+    tolerance: float = 1e-4
+    smallest_move: float = 1e-3
+
+    def init(self, theta: Vector, nodes: int) -> AdaptiveState:  # pyright: ignore
+        """Begin with equal weights as the first candidate."""
+        base = super().init(theta, nodes)
+        nothing = jnp.zeros_like(base.node_weights)
+        return AdaptiveState(base, base.node_weights, float("inf"), nothing, 0.0)
+
+    def step(
+        self, state: AdaptiveState, key: Key, federation: Federation, centre: Centre
+    ) -> tuple[AdaptiveState, Info]:
+        """Try the candidate weights."""
+        inner_key, adjoint_key = jax.random.split(key)
+        start = state.base.theta if self.warm_start else jnp.zeros_like(state.base.theta)
+        solution = solve_inner(federation, state.candidate, start, inner_key, self.inner)
+        loss, target = centre.loss_and_gradient(solution.point)
+        move = state.candidate - state.base.node_weights
+        if loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
+            return self._reject(state, solution, loss)
+        hypergradient = self.solve(
+            federation,
+            state.candidate,
+            solution.point,
+            target,
+            adjoint_key,
+            start=state.base.adjoint if self.warm_start_adjoint and state.base.iteration else None,
+            rate_factor=state.base.rate_factor,
+        )
+        gradient = hypergradient.gradient
+        if state.base.iteration == 0:
+            spread = float(jnp.max(jnp.abs(gradient - jnp.mean(gradient))))
+            eta = self.first_move / spread if spread > 0 else 0.0
+        else:
+            eta = 2 * state.outer_learning_rate
+        base = BilevelState(
+            state.candidate,
+            state.candidate,
+            solution.point,
+            hypergradient.adjoint,
+            hypergradient.rate_factor,
+            state.base.iteration + 1,
+        )
+        candidate = project_capped_simplex(state.candidate - eta * gradient, self.cap)
+        promise = -float(gradient @ (candidate - state.candidate))
+        stop = None
+        if promise <= self.tolerance * loss:
+            stop = (
+                f"converged: the next step promises to lower the validation loss {loss:.4g} "
+                f"by {max(promise, 0.0):.2g} at most"
+            )
+        info = _info(
+            solution,
+            state.candidate,
+            loss,
+            hypergradient,
+            stop=stop,
+            more={"outer_learning_rate": eta, "accepted": 1.0},
+        )
+        return AdaptiveState(base, candidate, loss, gradient, eta), info
+
+    def _reject(
+        self, state: AdaptiveState, solution: SvrgSolution, loss: float
+    ) -> tuple[AdaptiveState, Info]:
+        move = float(jnp.max(jnp.abs(state.candidate - state.base.node_weights)))
+        eta = state.outer_learning_rate / 4
+        candidate = project_capped_simplex(
+            state.base.node_weights - eta * state.gradient, self.cap
+        )
+        stop = None
+        if move <= self.smallest_move:
+            stop = f"converged: moving the weights by {move:.2g} no longer lowers the validation loss"
+        diagnostics = {
+            "outer_loss": loss,
+            "training_loss": solution.loss,
+            "inner_rounds": float(solution.rounds),
+            "outer_learning_rate": eta,
+            "accepted": 0.0,
+        }
+        info = Info(solution.point, state.candidate, solution.cost, diagnostics, stop=stop)
+        return state._replace(candidate=candidate, outer_learning_rate=eta), info
+
+
+def _info(
+    solution: SvrgSolution,
+    node_weights: Array,
+    loss: float,
+    hypergradient: Hypergradient,
+    *,
+    stop: str | None = None,
+    more: dict[str, float] | None = None,
+) -> Info:
+    diagnostics = {
+        "outer_loss": loss,
+        "training_loss": solution.loss,
+        "inner_rounds": float(solution.rounds),
+        "hypergradient_norm": float(jnp.linalg.norm(hypergradient.gradient)),
+    }
+    return Info(
+        solution.point,
+        node_weights,
+        solution.cost + hypergradient.cost,
+        diagnostics | hypergradient.diagnostics | (more or {}),
+        hypergradient.warnings,
+        stop,
+    )

@@ -1,0 +1,67 @@
+"""The two methods that only train: on all nodes alike, and on the centre's own data."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+
+from fedkin.algorithms.base import Info, TrainingState
+from fedkin.algorithms.centre import Centre
+from fedkin.algorithms.local_svrg import LocalSvrg, SvrgSolution, solve_inner
+from fedkin.federation.base import Cost, Federation
+from fedkin.types import Array, Key, Vector
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Local-SVRG with the same weight 1/K for every node; a step is some rounds of it."""
+
+    settings: LocalSvrg
+
+    def init(self, theta: Vector, nodes: int) -> TrainingState:
+        """Begin at the initial model."""
+        return TrainingState(theta, 0)
+
+    def step(
+        self, state: TrainingState, key: Key, federation: Federation, centre: Centre
+    ) -> tuple[TrainingState, Info]:
+        """Go on for as many rounds as the settings say."""
+        nodes = len(federation.names)
+        node_weights = jnp.full(nodes, 1 / nodes)
+        solution = solve_inner(
+            federation, node_weights, state.theta, key, self.settings, begin=state.rounds == 0
+        )
+        info = _info(solution, node_weights, solution.cost)
+        return TrainingState(solution.point, state.rounds + solution.rounds), info
+
+
+@dataclass(frozen=True)
+class LocalTrain:
+    """SVRG on the centre's own data D_0: nobody is asked, nothing is sent."""
+
+    settings: LocalSvrg
+
+    def init(self, theta: Vector, nodes: int) -> TrainingState:
+        """Begin at the initial model."""
+        return TrainingState(theta, 0)
+
+    def step(
+        self, state: TrainingState, key: Key, federation: Federation, centre: Centre
+    ) -> tuple[TrainingState, Info]:
+        """Go on for as many rounds as the settings say."""
+        solution = solve_inner(
+            centre.alone, jnp.ones(1), state.theta, key, self.settings, begin=state.rounds == 0
+        )
+        info = _info(solution, None, Cost(points=solution.cost.points))
+        return TrainingState(solution.point, state.rounds + solution.rounds), info
+
+
+def _info(solution: SvrgSolution, node_weights: Array | None, cost: Cost) -> Info:
+    # A solve that is settled from its first round on has nothing left to do.
+    finished = solution.settled and solution.rounds == 1
+    return Info(
+        solution.point,
+        node_weights,
+        cost,
+        {"training_loss": solution.loss},
+        stop="converged: training no longer moves the model" if finished else None,
+    )

@@ -1,0 +1,71 @@
+"""The one seam between the centre and the nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedkin.models.objective import Objective
+from fedkin.types import Array, Key
+
+Replies = dict[str, Array]
+"""Named replies; the first axis of each runs over the nodes."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What communication and computation have cost; costs add up."""
+
+    synchronizations: int = 0
+    """Rounds of communication of the centre with all nodes."""
+    bytes_up: int = 0
+    """Bytes of the arrays that nodes sent to the centre, over all nodes."""
+    bytes_down: int = 0
+    """Bytes of the arrays that the centre sent to nodes, over all nodes."""
+    points: int = 0
+    """Gradients or Hessian-vector products of single points, by the busiest node of each round."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.synchronizations + other.synchronizations,
+            self.bytes_up + other.bytes_up,
+            self.bytes_down + other.bytes_down,
+            self.points + other.points,
+        )
+
+
+class Federation(Protocol):
+    """The nodes, as the centre sees them: it may ask, and nothing else."""
+
+    @property
+    def objective(self) -> Objective:
+        """The model that the nodes train."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the nodes."""
+        ...
+
+    def call(
+        self, task: str, message: Mapping[str, Array | float], *, key: Key, **options: Any
+    ) -> tuple[Replies, Cost]:
+        """Ask all nodes to do a task: one synchronization.
+
+        Args:
+            task: A name from `fedkin.nodes.tasks.TASKS`.
+            message: Named arrays and numbers, sent to every node alike.
+            key: Where the nodes' randomness comes from; node k uses `fold_in(key, k)`.
+            **options: Settings of the task that are part of the compiled code, such as a number of steps.
+
+        Returns:
+            The replies, stacked over nodes, and what the call has cost.
+        """
+        ...
+
+    def export_state(self) -> dict[str, Any]:
+        """Return all that the nodes remember, for a checkpoint."""
+        ...
+
+    def import_state(self, state: Mapping[str, Any]) -> None:
+        """Make the nodes remember what `export_state` returned."""
+        ...

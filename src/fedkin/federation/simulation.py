@@ -1,0 +1,104 @@
+"""All nodes in one process: the node's function under `vmap`, one compiled call a communication."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.data.batches import OWN_FIELDS, NodeData, stack_nodes
+from fedkin.errors import InputError
+from fedkin.federation.base import Cost, Replies
+from fedkin.models.objective import Objective
+from fedkin.nodes.tasks import TASKS, empty_slot
+from fedkin.types import Array, Key
+
+TRACES: Counter[str] = Counter()
+"""How often each task has been traced for compilation in this process."""
+
+
+class SimulatedFederation:
+    """Nodes whose data are all at hand.
+
+    Args:
+        objective: The model that the nodes train.
+        nodes: Each node's prepared inputs and its labels.
+        names: The names of the nodes; `node 1`, `node 2`, … if they are not given.
+        batch_size: The number of points in a mini-batch.
+        seed: Decides how each node's points are parted into mini-batches.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        nodes: Sequence[tuple[np.ndarray, np.ndarray]],
+        *,
+        names: Sequence[str] | None = None,
+        batch_size: int = 50,
+        seed: int,
+    ) -> None:
+        if not nodes:
+            raise InputError("a federation needs at least one node")
+        self.objective = objective
+        self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
+        inputs, labels = zip(*nodes, strict=True)
+        self.data = jax.tree.map(jnp.asarray, stack_nodes(inputs, labels, batch_size, seed))
+        self._state: dict[str, Any] = {}
+
+    def call(
+        self, task: str, message: Mapping[str, Array | float], *, key: Key, **options: Any
+    ) -> tuple[Replies, Cost]:
+        """Run the task for all nodes at once. See `Federation.call`."""
+        slots = {name: self._slot(name) for name in TASKS[task].slots}
+        arrays = {name: jnp.asarray(value) for name, value in message.items()}
+        settings = tuple(sorted(options.items()))
+        slots, replies = _run(self.objective, task, settings, self.data, slots, key, arrays)
+        self._state.update(slots)
+        evaluations = int(np.max(replies.pop("evaluations")))
+        cost = Cost(
+            synchronizations=1,
+            bytes_up=sum(reply.nbytes for reply in replies.values()),
+            bytes_down=len(self.names) * sum(array.nbytes for array in arrays.values()),
+            points=evaluations,
+        )
+        return replies, cost
+
+    def export_state(self) -> dict[str, Any]:
+        """Return a copy of all slots of all nodes, as NumPy arrays."""
+        return jax.tree.map(np.array, self._state)
+
+    def import_state(self, state: Mapping[str, Any]) -> None:
+        """Replace all slots of all nodes."""
+        self._state = jax.tree.map(jnp.asarray, dict(state))
+
+    def _slot(self, name: str) -> Any:
+        if name not in self._state:
+            one = empty_slot(name, self.objective)
+            self._state[name] = jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (len(self.names), *leaf.shape)), one
+            )
+        return self._state[name]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(
+    objective: Objective,
+    task: str,
+    settings: tuple[tuple[str, Any], ...],
+    data: NodeData,
+    slots: dict[str, Any],
+    key: Key,
+    message: dict[str, Array],
+) -> tuple[dict[str, Any], Replies]:
+    TRACES[task] += 1
+
+    def one_node(data: NodeData, slots: dict[str, Any], number: Array):  # noqa: ANN202
+        own_key = jax.random.fold_in(key, number)
+        return TASKS[task].function(objective, data, slots, own_key, message, **dict(settings))
+
+    own_fields = OWN_FIELDS if data.weights is not None else OWN_FIELDS._replace(weights=None)
+    numbers = jnp.arange(len(data.points))
+    return jax.vmap(one_node, in_axes=(own_fields, 0, 0))(data, slots, numbers)

@@ -1,0 +1,171 @@
+"""The paper's convolutional network (`sec:detailexp`)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedkin.errors import InputError
+from fedkin.models.base import Statistics, Task, as_float, point_loss, squared_norm
+from fedkin.types import Array, Key, Params
+
+PADDING = 1
+VARIANCE_FLOOR = 1e-5  # as in PyTorch's BatchNorm2d
+
+
+class Moments(NamedTuple):
+    """Mean and variance of each channel."""
+
+    mean: Array
+    variance: Array
+
+
+@dataclass(frozen=True)
+class CNN:
+    """Two convolutions, each with batch normalisation and ReLU, then one fully connected layer.
+
+    In both convolutions the kernel is as wide as the stride, so the windows do not overlap: a
+    convolution is a rearrangement of pixels and a matrix product. The first rearrangement is done
+    once, by `prepare`. Activations are kept channels first: (channel, point, place).
+
+    Args:
+        image_shape: Height, width and channels of the images.
+        classes: The number of classes.
+        channels: Output channels of the second convolution (the paper: 2 for grey images, 5 for
+            colour); the first has as many as the image.
+        kernels: Kernel size = stride of the two convolutions.
+        l2: Adds ½·l2·‖θ‖² to the loss.
+    """
+
+    image_shape: tuple[int, int, int]
+    classes: int = 10
+    channels: int = 2
+    kernels: tuple[int, int] = (4, 2)
+    l2: float = 0.0
+    task: Task = "classification"
+
+    def __post_init__(self) -> None:
+        if min(self._second_places()) < 1:
+            raise InputError(
+                f"images of {self.image_shape[0]} x {self.image_shape[1]} are too small for kernels "
+                f"of {self.kernels[0]} and {self.kernels[1]}: choose smaller kernels"
+            )
+
+    def prepare(self, inputs: Array) -> Array:
+        """Rearrange images (point, height, width, channel) to (point, pixel of a window, window)."""
+        if inputs.shape[1:] != self.image_shape:
+            raise InputError(f"images of shape {self.image_shape} expected, not {inputs.shape[1:]}")
+        kernel = self.kernels[0]
+        rows, columns = self._first_places()
+        border = ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0))
+        padded = jnp.pad(inputs, border)[:, : rows * kernel, : columns * kernel]
+        windows = padded.reshape(len(inputs), rows, kernel, columns, kernel, self.image_shape[2])
+        return windows.transpose(0, 2, 4, 5, 1, 3).reshape(len(inputs), -1, rows * columns)
+
+    def init(self, key: Key, inputs: Array) -> Params:
+        """Draw all weights and biases uniformly from ±1/√(inputs of a unit), as PyTorch does."""
+        image_channels = self.image_shape[2]
+        rows, columns = self._second_places()
+        fan_ins = (
+            self.kernels[0] ** 2 * image_channels,
+            self.kernels[1] ** 2 * image_channels,
+            rows * columns * self.channels,
+        )
+        widths = (image_channels, self.channels, self.classes)
+        layers = [
+            _uniform_layer(layer_key, fan_in, width)
+            for layer_key, fan_in, width in zip(
+                jax.random.split(key, 3), fan_ins, widths, strict=True
+            )
+        ]
+        for layer, width in zip(layers[:2], widths[:2], strict=True):
+            layer["scale"] = jnp.ones(width)
+            layer["offset"] = jnp.zeros(width)
+        return layers
+
+    def apply(
+        self,
+        params: Params,
+        inputs: Array,
+        *,
+        mask: Array | None = None,
+        statistics: Statistics | None = None,
+    ) -> Array:
+        """Compute the scores of each class."""
+        return self._forward(params, inputs, mask, statistics)[0]
+
+    def statistics(self, params: Params, inputs: Array) -> Statistics:
+        """Return the moments of both normalisations over these inputs."""
+        return self._forward(params, inputs, None, None)[1]
+
+    def loss(self, outputs: Array, labels: Array) -> Array:
+        """Return each point's cross-entropy."""
+        return point_loss("classification", outputs, labels)
+
+    def penalty(self, params: Params) -> Array:
+        """Return ½·l2·‖θ‖²."""
+        return 0.5 * self.l2 * squared_norm(params)
+
+    def _first_places(self) -> tuple[int, int]:
+        return _places(self.image_shape[0], self.image_shape[1], self.kernels[0])
+
+    def _second_places(self) -> tuple[int, int]:
+        return _places(*self._first_places(), self.kernels[1])
+
+    def _forward(
+        self, params: Params, inputs: Array, mask: Array | None, statistics: Statistics | None
+    ) -> tuple[Array, Statistics]:
+        first, second, last = params
+        first_moments, second_moments = (None, None) if statistics is None else statistics
+        pixels = as_float(inputs)
+        activations = jnp.einsum("bpw,pc->cbw", pixels, first["kernel"])
+        activations, first_moments = _normalise(activations, first, mask, first_moments)
+        windows = self._second_windows(jax.nn.relu(activations))
+        activations = jnp.einsum("cpbw,cpd->dbw", windows, second["kernel"].reshape(
+            self.image_shape[2], -1, self.channels))
+        activations, second_moments = _normalise(activations, second, mask, second_moments)
+        features = jax.nn.relu(activations)
+        kernel = last["kernel"].reshape(self.channels, -1, self.classes)
+        outputs = jnp.einsum("cbw,cwk->bk", features, kernel) + last["bias"]
+        return outputs, (first_moments, second_moments)
+
+    def _second_windows(self, activations: Array) -> Array:
+        """Rearrange (channel, point, place) to (channel, pixel of a window, point, window)."""
+        channels, points, _ = activations.shape
+        kernel = self.kernels[1]
+        rows, columns = self._second_places()
+        images = activations.reshape(channels, points, *self._first_places())
+        border = ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING))
+        padded = jnp.pad(images, border)[:, :, : rows * kernel, : columns * kernel]
+        windows = padded.reshape(channels, points, rows, kernel, columns, kernel)
+        return windows.transpose(0, 3, 5, 1, 2, 4).reshape(channels, kernel**2, points, -1)
+
+
+def _places(height: int, width: int, kernel: int) -> tuple[int, int]:
+    """Count the windows that fit, down and across, with the border of zeros."""
+    return (height + 2 * PADDING) // kernel, (width + 2 * PADDING) // kernel
+
+
+def _uniform_layer(key: Key, fan_in: int, width: int) -> dict[str, Array]:
+    kernel_key, bias_key = jax.random.split(key)
+    bound = fan_in**-0.5
+    return {
+        "kernel": jax.random.uniform(kernel_key, (fan_in, width), minval=-bound, maxval=bound),
+        "bias": jax.random.uniform(bias_key, (width,), minval=-bound, maxval=bound),
+    }
+
+
+def _normalise(
+    activations: Array, layer: dict[str, Array], mask: Array | None, moments: Moments | None
+) -> tuple[Array, Moments]:
+    """Add the bias and normalise each channel over points and places, then scale and shift."""
+    activations = activations + layer["bias"][:, None, None]
+    if moments is None:
+        marked = None if mask is None else mask[None, :, None]
+        moments = Moments(
+            jnp.mean(activations, (1, 2), where=marked), jnp.var(activations, (1, 2), where=marked)
+        )
+    factor = layer["scale"] / jnp.sqrt(moments.variance + VARIANCE_FLOOR)
+    centred = activations - moments.mean[:, None, None]
+    return centred * factor[:, None, None] + layer["offset"][:, None, None], moments

@@ -1,0 +1,80 @@
+"""A model's loss as a function of one flat vector: what optimisation works on."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedkin.models.base import Model, Statistics
+from fedkin.types import Array, Key, Params, Vector
+
+
+class Batch(NamedTuple):
+    """Some points of one node, with the weight of each in the node's loss.
+
+    `weights` is None where all points count alike; otherwise a weight of zero marks a point that only
+    fills up the batch.
+    """
+
+    inputs: Array
+    labels: Array
+    weights: Array | None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A model whose parameters are seen as one flat vector of length `size`.
+
+    Hashable, so that compiled code is shared by all objectives of the same model and shape.
+    """
+
+    model: Model
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    point_shape: tuple[int, ...]
+    point_dtype: str
+
+    @classmethod
+    def create(cls, model: Model, inputs: Array) -> "Objective":
+        """Bind a model to the shape of its (prepared) inputs."""
+        example = jax.ShapeDtypeStruct((2, *inputs.shape[1:]), inputs.dtype)
+        leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), example))
+        shapes = tuple(leaf.shape for leaf in leaves)
+        return cls(model, structure, shapes, tuple(inputs.shape[1:]), str(inputs.dtype))
+
+    @property
+    def size(self) -> int:
+        """The number d of parameters."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def init(self, key: Key) -> Vector:
+        """Draw the initial parameters."""
+        params = self.model.init(key, jnp.zeros((2, *self.point_shape), self.point_dtype))
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+
+    def unflatten(self, vector: Vector) -> Params:
+        """Give the parameters back the arrangement that the model knows."""
+        leaves, begin = [], 0
+        for shape in self.shapes:
+            end = begin + math.prod(shape)
+            leaves.append(vector[begin:end].reshape(shape))
+            begin = end
+        return jax.tree.unflatten(self.structure, leaves)
+
+    def batch_loss(self, vector: Vector, batch: Batch) -> Array:
+        """Return the loss of one mini-batch; a node's loss is the mean over its mini-batches."""
+        params = self.unflatten(vector)
+        mask = None if batch.weights is None else batch.weights > 0
+        losses = self.model.loss(self.model.apply(params, batch.inputs, mask=mask), batch.labels)
+        data_loss = jnp.mean(losses) if batch.weights is None else batch.weights @ losses
+        return data_loss + self.model.penalty(params)
+
+    def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> Array:
+        """Return the outputs at evaluation, normalised with fixed statistics."""
+        return self.model.apply(self.unflatten(vector), inputs, statistics=statistics)
+
+    def statistics(self, vector: Vector, inputs: Array) -> Statistics:
+        """Return the normalisation statistics of these inputs."""
+        return self.model.statistics(self.unflatten(vector), inputs)

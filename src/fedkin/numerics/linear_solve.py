@@ -1,0 +1,155 @@
+"""Linear systems whose matrix is spread over nodes: each product is one communication.
+
+The solvers are plain Python loops around `product`, a function that may communicate. Besides the
+matrix-vector product it may return a *companion*: any array that is linear in the vector too. The
+solver combines the companions as it combines the vectors, so at the end the companion of the solution
+is known without asking for it.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from fedkin.types import Array, Vector
+
+Product = Callable[[Vector], tuple[Vector, Array]]
+"""Maps a vector v to (A v, companion of v)."""
+
+Reason = Literal["converged", "iteration limit", "negative curvature", "residual grew", "not finite"]
+
+
+class LinearSolution(NamedTuple):
+    """What a linear solver found, and how it ended."""
+
+    solution: Vector
+    companion: Array
+    products: int
+    """How many matrix-vector products were used."""
+    residual: float
+    """Norm of b - (A + damping I) x, relative to the norm of b."""
+    reason: Reason
+
+
+def conjugate_gradients(
+    product: Product,
+    target: Vector,
+    *,
+    damping: float = 0.0,
+    iterations: int = 100,
+    tolerance: float = 1e-10,
+    start: Vector | None = None,
+) -> LinearSolution:
+    r"""Solve :math:`(A + \lambda I) x = b` for a symmetric positive definite matrix.
+
+    An indefinite matrix (a network's Hessian with too little damping) shows as a direction of
+    non-positive curvature or as a growing residual; the iterate with the smallest residual so far is
+    returned then, with the reason.
+
+    Args:
+        product: Maps v to (A v, companion); called once an iteration, and once more for a `start`.
+        target: The right-hand side b.
+        damping: The number λ ≥ 0 added to the diagonal.
+        iterations: The largest number of iterations.
+        tolerance: Stop when the residual is below this fraction of the norm of b.
+        start: The first iterate; zero if it is not given, which saves one product.
+    """
+    target_norm = float(jnp.linalg.norm(target))
+    if start is None:
+        solution, residual, products = jnp.zeros_like(target), target, 0
+        companion = jnp.zeros(())
+    else:
+        image, companion = product(start)
+        solution, residual, products = start, target - image - damping * start, 1
+    residual_square = float(residual @ residual)
+    best = _Iterate(solution, companion, residual_square)
+    direction = residual
+    reason: Reason = "iteration limit"
+    for _ in range(iterations):
+        if residual_square <= (tolerance * target_norm) ** 2:
+            reason = "converged"
+            break
+        image, direction_companion = product(direction)
+        products += 1
+        image = image + damping * direction
+        curvature = float(direction @ image)
+        if not jnp.isfinite(curvature):
+            reason = "not finite"
+            break
+        if curvature <= 0.0:
+            reason = "negative curvature"
+            break
+        length = residual_square / curvature
+        solution = solution + length * direction
+        companion = companion + length * direction_companion
+        residual = residual - length * image
+        previous_square, residual_square = residual_square, float(residual @ residual)
+        if residual_square <= best.residual_square:
+            best = _Iterate(solution, companion, residual_square)
+        direction = residual + (residual_square / previous_square) * direction
+    else:
+        if residual_square <= (tolerance * target_norm) ** 2:
+            reason = "converged"
+        elif best.residual_square < residual_square:
+            reason = "residual grew"
+    return _finish(best, products, target_norm, reason)
+
+
+def neumann_series(
+    product: Product,
+    target: Vector,
+    *,
+    step: float,
+    terms: int,
+    damping: float = 0.0,
+    tolerance: float = 1e-10,
+) -> LinearSolution:
+    r"""Sum :math:`x = \alpha \sum_{j<m} (I - \alpha (A + \lambda I))^j b`, which tends to the solution.
+
+    It converges for :math:`0 < \alpha < 2 / \|A + \lambda I\|`. A growing residual means that α is too
+    large or the matrix indefinite; the partial sum with the smallest residual is returned then.
+
+    Args:
+        product: Maps v to (A v, companion); called once a term.
+        target: The right-hand side b.
+        step: The number α.
+        terms: The largest number m of terms.
+        damping: The number λ ≥ 0 added to the diagonal.
+        tolerance: Stop when the residual is below this fraction of the norm of b.
+    """
+    target_norm = float(jnp.linalg.norm(target))
+    # The residual of the partial sum of m terms is (I - α(A + λI))^m b: it is also the next term / α.
+    solution, residual, companion = jnp.zeros_like(target), target, jnp.zeros(())
+    best = _Iterate(solution, companion, float(target @ target))
+    reason: Reason = "iteration limit"
+    products = 0
+    for _ in range(terms):
+        image, residual_companion = product(residual)
+        products += 1
+        solution = solution + step * residual
+        companion = companion + step * residual_companion
+        residual = residual - step * (image + damping * residual)
+        residual_square = float(residual @ residual)
+        if not jnp.isfinite(residual_square):
+            reason = "not finite"
+            break
+        if residual_square <= best.residual_square:
+            best = _Iterate(solution, companion, residual_square)
+        elif residual_square > 4.0 * best.residual_square:
+            reason = "residual grew"
+            break
+        if residual_square <= (tolerance * target_norm) ** 2:
+            reason = "converged"
+            break
+    return _finish(best, products, target_norm, reason)
+
+
+class _Iterate(NamedTuple):
+    solution: Vector
+    companion: Array
+    residual_square: float
+
+
+def _finish(best: _Iterate, products: int, target_norm: float, reason: Reason) -> LinearSolution:
+    residual = best.residual_square**0.5 / target_norm if target_norm > 0.0 else 0.0
+    return LinearSolution(best.solution, best.companion, products, residual, reason)
