@@ -3,14 +3,16 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import pandas as pd
 import typer
+from fedkin.result import Result
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedkin import api
 from fedkin.commands import result_directory
 from fedkin.commands.fit_tables import TableRequest, gather
 from fedkin.commands.output import JsonOption, notes, print_json, results
@@ -25,10 +27,8 @@ from fedkin.commands.table_options import (
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import Points, TableFederation, federate
 from fedkin.errors import InputError
+from fedkin.experiments.runner import Evaluation
 from fedkin.numerics.scores import classification_scores, regression_scores
-
-if TYPE_CHECKING:
-    from fedkin.api import FitResult
 
 Scores: TypeAlias = dict[str, float | int | None]
 
@@ -206,22 +206,22 @@ def fit(
         print_json(
             {
                 "out": str(out),
-                "weights": dict(result.weights),
+                "weights": weights_of(result),
                 "rows": rows,
                 "metrics": metrics,
                 "stopped": result.stopped,
             }
         )
     else:
-        print_result(result.weights, rows, metrics, out)
+        print_result(weights_of(result), rows, metrics, out)
 
 
 def model_for(task: TaskName, model: ModelName | None) -> str:
     """Return the model to train: the one asked for, if it suits the task."""
     if task is TaskName.regression:
-        if model not in (None, ModelName.ridge):
-            raise InputError(f"the model {model} gives classes; use --model ridge for regression")
-        return ModelName.ridge.value
+        if model is ModelName.logistic:
+            raise InputError("the model logistic gives classes; use ridge or mlp for regression")
+        return (model or ModelName.ridge).value
     if model is ModelName.ridge:
         raise InputError("the model ridge gives numbers; use logistic or mlp, or --task regression")
     return (model or ModelName.logistic).value
@@ -229,23 +229,34 @@ def model_for(task: TaskName, model: ModelName | None) -> str:
 
 def train(
     federation: TableFederation, model: str, method: str, cap: float | None, seed: int
-) -> "FitResult":
+) -> Result:
     """Run the method on the prepared matrices."""
-    # Not at the top: loading JAX takes longer than finding a mistake in a table.
-    import fedkin
+    label = federation.preprocessing.label
+    doing = f"training ({method}, {len(federation.nodes)} nodes)"
+    with notes.status(f"{doing} …") as status:
 
-    with notes.status(f"training ({method}, {len(federation.nodes)} nodes) …"):
-        return fedkin.fit(
+        def show(evaluation: Evaluation) -> None:
+            status.update(
+                f"{doing}: step {evaluation.step}, validation loss {evaluation.validation.loss:.4f}"
+            )
+
+        result = api.fit(
             federation.nodes,
             federation.validation,
             model=model,
             method=method,
             cap=cap,
             seed=seed,
+            task="regression" if isinstance(label, Quantity) else "classification",
+            classes=None if isinstance(label, Quantity) else len(label.classes),
+            on_step=show,
         )
+    for warning in result.warnings:
+        notes.print(f"note: {warning}", markup=False, soft_wrap=True)
+    return result
 
 
-def score(result: "FitResult", points: Points, preprocessing: Preprocessing) -> Scores:
+def score(result: Result, points: Points, preprocessing: Preprocessing) -> Scores:
     """Measure the model on a table; errors of a regression are in the label's own unit."""
     label = preprocessing.label
     if isinstance(label, Quantity):
@@ -255,22 +266,28 @@ def score(result: "FitResult", points: Points, preprocessing: Preprocessing) -> 
     return classification_scores(points.labels, probabilities)
 
 
+def weights_of(result: Result) -> dict[str, float]:
+    """Return the weight of each node; none of them has one in local training."""
+    return dict(result.weights or {})
+
+
 def save(
     out: Path,
-    result: "FitResult",
+    result: Result,
     federation: TableFederation,
     metrics: Mapping[str, Scores],
     rows: Mapping[str, int],
 ) -> None:
     """Write the result directory, whole or not at all."""
-    weights = pd.DataFrame(
-        [(name, weight, rows[name]) for name, weight in result.weights.items()],
+    weights = weights_of(result)
+    table = pd.DataFrame(
+        [(name, weights.get(name), count) for name, count in rows.items()],
         columns=["node", "weight", "rows"],
     )
 
     def fill(directory: Path) -> None:
-        result_directory.write_json(directory / result_directory.WEIGHTS, dict(result.weights))
-        weights.to_csv(directory / result_directory.WEIGHTS_TABLE, index=False)
+        result_directory.write_json(directory / result_directory.WEIGHTS, weights)
+        table.to_csv(directory / result_directory.WEIGHTS_TABLE, index=False)
         result_directory.write_json(directory / result_directory.METRICS, metrics)
         federation.preprocessing.save(directory / result_directory.PREPROCESSING)
         result.history.to_csv(directory / result_directory.HISTORY, index=False)
@@ -283,16 +300,10 @@ def print_result(
     weights: Mapping[str, float], rows: Mapping[str, int], metrics: Mapping[str, Scores], out: Path
 ) -> None:
     """Show the weights as bars and the scores below."""
-    chart = RichTable(box=None)
-    chart.add_column("node")
-    chart.add_column("rows", justify="right")
-    chart.add_column("weight", justify="right")
-    chart.add_column("")
-    largest = max(weights.values())
-    for name, weight in weights.items():
-        bar = "█" * round(30 * weight / largest) if weight > 0 else ""
-        chart.add_row(Text(name), str(rows[name]), f"{weight:.3f}", bar)
-    results.print(chart)
+    if weights:
+        results.print(_weights_chart(weights, rows))
+    else:
+        results.print("trained on the validation rows alone: no node has a weight")
     for kind, scores in metrics.items():
         shown = ", ".join(
             f"{name.replace('_', ' ')} {'–' if value is None else f'{value:.3f}'}"
@@ -301,3 +312,17 @@ def print_result(
         )
         results.print(f"{kind} ({scores['rows']} rows): {shown}", soft_wrap=True)
     results.print(f"written to {out}", markup=False, soft_wrap=True)
+
+
+def _weights_chart(weights: Mapping[str, float], rows: Mapping[str, int]) -> RichTable:
+    chart = RichTable(box=None)
+    chart.add_column("node")
+    chart.add_column("rows", justify="right")
+    chart.add_column("weight", justify="right")
+    chart.add_column("")
+    largest = max(weights.values())
+    for name, weight in weights.items():
+        chart.add_row(
+            Text(name), str(rows[name]), f"{weight:.3f}", "█" * round(30 * weight / largest)
+        )
+    return chart

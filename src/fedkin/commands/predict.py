@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import typer
+from fedkin.result import load
 
 from fedkin.commands import result_directory
 from fedkin.commands.output import JsonOption, notes, print_json
@@ -82,10 +83,7 @@ def _check_out(out: Path, new: Path, force: bool) -> None:
 
 def _predictions(model: Path, features: np.ndarray, preprocessing: Preprocessing) -> pd.DataFrame:
     """One row a row: the prediction and, for classes, the probability of each."""
-    # Not at the top: loading JAX takes longer than finding a mistake in a table.
-    import fedkin
-
-    result = fedkin.load(model)
+    result = load(model)
     rows = np.arange(1, len(features) + 1)
     label = preprocessing.label
     if isinstance(label, Quantity):

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedkin.errors import InputError
 
-MODEL = "model.npz"
+MODEL = "model.fedkin"
 PREPROCESSING = "preprocessing.json"
 WEIGHTS = "weights.json"
 WEIGHTS_TABLE = "weights.csv"
