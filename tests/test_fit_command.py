@@ -134,12 +134,23 @@ def test_a_category_that_no_node_had_is_told(fedkin, fitted):
 def test_target_node_gives_the_validation_rows(fedkin, tables):
     nodes = ["--node=near1.parquet", *NODES[1:]]
     target = ["--target-node=near1", "--validation-fraction=0.4", "--test-fraction=0.2"]
-    answer = fedkin("fit", *nodes, "--label=outcome", *target, "--out=r", "--json")
+    rest = ["--label=outcome", "--method=local", "--out=r", "--json"]
+    answer = fedkin("fit", *nodes, *target, *rest)
     assert answer.status == 0, answer.err
     made = json.loads(answer.out)
     assert made["metrics"]["validation"]["rows"] == 60
     assert made["metrics"]["test"]["rows"] == 30
     assert made["rows"] == {"near1": 60, "near2": 150, "far1": 150, "far2": 150}
+
+
+def test_rows_whose_label_is_a_missing_code_are_left_out_and_told(fedkin, tmp_path):
+    for name, last in (("a", -9), ("b", 1), ("own", 0)):
+        (tmp_path / f"{name}.csv").write_text(f"x,outcome\n1,0\n2,1\n3,0\n4,1\n5,{last}\n")
+    options = ["--missing=outcome=-9", "--method=local", "--out=r", "--json"]
+    answer = fedkin("fit", *NEIGHBOURS, *CENTRE, *options)
+    assert answer.status == 0, answer.err
+    assert "node 'a': 1 of 5 rows have no 'outcome' and are left out" in answer.err
+    assert json.loads(answer.out)["rows"] == {"a": 4, "b": 5}
 
 
 def test_regression_is_scored_in_the_label_s_own_unit(fedkin, tmp_path):

@@ -70,6 +70,12 @@ def test_separator_drop_only_and_missing_codes(tmp_path):
     np.testing.assert_array_equal(table.columns["age"], [0, 44])
 
 
+def test_missing_codes_in_a_column_of_texts(tmp_path):
+    table = read(tmp_path, "sex,y\nf,1\n9.0,2\n").with_missing_codes({"sex": 9.0, "y": -9.0})
+    assert list(table.columns["sex"]) == ["f", None]
+    np.testing.assert_array_equal(table.columns["y"], [1, 2])
+
+
 def test_parquet_gives_the_same_table_as_csv(tmp_path):
     csv = read(tmp_path, "n,t,m,b,s\n1,x,,True,1.5\n?,y,,False,2\n")
     parquet = read(

@@ -142,6 +142,7 @@ def _check_options_name_columns(request: TableRequest, tables: Collection[Table]
 
 
 def _prepare_label(table: Table, request: TableRequest, told: list[str]) -> Table:
+    table = table.with_missing_codes(request.missing_codes)
     labelled = keep_labelled(table, request.label)
     if labelled.rows < table.rows:
         told.append(

@@ -70,6 +70,14 @@ def _spell(cell: str | float | None) -> str | None:
     return None if value is None or np.isnan(value) else f"{value + 0.0:.15g}"
 
 
+def without_code(column: Column, code: float) -> Column:
+    """Make the cells that hold this number missing."""
+    if is_numeric(column):
+        return np.where(column == code, np.nan, column)
+    coded = _spell(code)
+    return text_column([None if _spell(cell) == coded else cell for cell in column])
+
+
 def first_text(column: Column) -> int | None:
     """Return the first row of a text column whose cell is no number, if there is one."""
     for row, cell in enumerate(column):

@@ -23,6 +23,7 @@ from fedkin.data.columns import (
     is_numeric,
     number,
     text_column,
+    without_code,
 )
 from fedkin.data.wording import listing, nearest, shorten
 from fedkin.errors import InputError
@@ -75,9 +76,7 @@ class Table:
         return replace(
             self,
             columns={
-                name: np.where(values == codes[name], np.nan, values)
-                if name in codes and is_numeric(values)
-                else values
+                name: without_code(values, codes[name]) if name in codes else values
                 for name, values in self.columns.items()
             },
         )
