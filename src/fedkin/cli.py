@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from fedkin.commands import data
 from fedkin.commands.fit import fit
 from fedkin.commands.output import notes
 from fedkin.commands.predict import predict
@@ -25,6 +26,7 @@ app = typer.Typer(
 
 app.command(context_settings={"allow_extra_args": True})(fit)
 app.command()(predict)
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:

@@ -97,7 +97,7 @@ def solve_inner(
         )
         cost += call_cost
         moved = combine(node_weights, replies["point"])
-        loss = float(node_weights @ replies["loss"])
+        loss = float(combine(node_weights, replies["loss"][:, None])[0])
         first_loss = loss if number == 0 else first_loss
         if not (jnp.isfinite(moved).all() and loss <= LOSS_CEILING * max(first_loss, 1.0)):
             raise DivergedError(

@@ -69,7 +69,8 @@ def stack_nodes(
     ]
     most = max(len(own) for own in parts)
     width = max(len(part) for own in parts for part in own)
-    rows = np.zeros((len(parts), most, width), np.int32)
+    # Filling repeats a point of the node's own, so that no node ever touches another's.
+    rows = np.tile(offsets[:-1, None, None], (1, most, width)).astype(np.int32)
     weights = np.zeros((len(parts), most, width), np.float64)
     for node, own in enumerate(parts):
         for index, part in enumerate(own):

@@ -1,5 +1,6 @@
 """The only outer loop: steps an algorithm, evaluates, records, keeps the best model."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -26,6 +27,7 @@ class Evaluation:
 
     step: int
     cost: Cost
+    seconds: float
     validation: Score
     test: Score | None
     node_weights: np.ndarray | None
@@ -57,6 +59,7 @@ def run(
     synchronizations: int | None = None,
     keep: Keep = "best",
     test: Points | None = None,
+    first_cost: Cost | None = None,
     on_step: Callable[[Evaluation], None] | None = None,
 ) -> Run:
     """Step an algorithm until it stops by itself or the budget is used up.
@@ -71,11 +74,13 @@ def run(
         synchronizations: Begin no step after this many synchronizations.
         keep: Which iterate is the result.
         test: Points to report the accuracy on; they decide nothing.
+        first_cost: What has been spent before the first step.
         on_step: Called after each step, for progress.
     """
     outcome = Run(stopped=f"stopped: reached the limit of {steps} outer steps")
     state: Any = algorithm.init(theta, len(federation.names))
-    cost = Cost()
+    cost = first_cost or Cost()
+    begin = time.perf_counter()
     # The theory's choice: every iterate is equally likely; drawn beforehand, but for early stops.
     chosen = int(jax.random.randint(jax.random.fold_in(key, 2**31 - 1), (), 0, steps))
     for step in range(steps):
@@ -88,7 +93,7 @@ def run(
             error.add_note(f"in outer step {step + 1}")
             raise
         cost += info.cost
-        evaluation = _evaluate(step, info, cost, centre, test)
+        evaluation = _evaluate(step, info, cost, time.perf_counter() - begin, centre, test)
         outcome.history.append(evaluation)
         if (
             outcome.kept is None
@@ -106,11 +111,12 @@ def run(
 
 
 def _evaluate(
-    step: int, info: Info, cost: Cost, centre: Centre, test: Points | None
+    step: int, info: Info, cost: Cost, seconds: float, centre: Centre, test: Points | None
 ) -> Evaluation:
     return Evaluation(
         step=step + 1,
         cost=cost,
+        seconds=seconds,
         validation=centre.validate(info.theta),
         test=None if test is None else centre.score(info.theta, *test),
         node_weights=None if info.node_weights is None else np.asarray(info.node_weights),

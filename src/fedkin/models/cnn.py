@@ -46,7 +46,7 @@ class CNN:
     task: Task = "classification"
 
     def __post_init__(self) -> None:
-        if min(self._second_places()) < 1:
+        if min(self._first_places() + self._second_places()) < 1:
             raise InputError(
                 f"images of {self.image_shape[0]} x {self.image_shape[1]} are too small for kernels "
                 f"of {self.kernels[0]} and {self.kernels[1]}: choose smaller kernels"

@@ -19,6 +19,10 @@ Product = Callable[[Vector], tuple[Vector, Array]]
 Reason = Literal["converged", "iteration limit", "negative curvature", "residual grew", "not finite"]
 
 
+RESIDUAL_CEILING = 10.0
+"""A residual this many times above the first is no longer the ordinary unrest of conjugate gradients."""
+
+
 class LinearSolution(NamedTuple):
     """What a linear solver found, and how it ended."""
 
@@ -43,8 +47,8 @@ def conjugate_gradients(
     r"""Solve :math:`(A + \lambda I) x = b` for a symmetric positive definite matrix.
 
     An indefinite matrix (a network's Hessian with too little damping) shows as a direction of
-    non-positive curvature or as a growing residual; the iterate with the smallest residual so far is
-    returned then, with the reason.
+    non-positive curvature, or as a residual far above the first one; the last good iterate before that
+    is returned then, with the reason.
 
     Args:
         product: Maps v to (A v, companion); called once an iteration, and once more for a `start`.
@@ -62,7 +66,8 @@ def conjugate_gradients(
         image, companion = product(start)
         solution, residual, products = start, target - image - damping * start, 1
     residual_square = float(residual @ residual)
-    best = _Iterate(solution, companion, residual_square)
+    highest_square = RESIDUAL_CEILING**2 * residual_square
+    good = _Iterate(solution, companion, residual_square)
     direction = residual
     reason: Reason = "iteration limit"
     for _ in range(iterations):
@@ -84,15 +89,15 @@ def conjugate_gradients(
         companion = companion + length * direction_companion
         residual = residual - length * image
         previous_square, residual_square = residual_square, float(residual @ residual)
-        if residual_square <= best.residual_square:
-            best = _Iterate(solution, companion, residual_square)
+        if not residual_square <= highest_square:
+            reason = "residual grew"
+            break
+        good = _Iterate(solution, companion, residual_square)
         direction = residual + (residual_square / previous_square) * direction
     else:
         if residual_square <= (tolerance * target_norm) ** 2:
             reason = "converged"
-        elif best.residual_square < residual_square:
-            reason = "residual grew"
-    return _finish(best, products, target_norm, reason)
+    return _finish(good, products, target_norm, reason)
 
 
 def neumann_series(
@@ -150,6 +155,6 @@ class _Iterate(NamedTuple):
     residual_square: float
 
 
-def _finish(best: _Iterate, products: int, target_norm: float, reason: Reason) -> LinearSolution:
-    residual = best.residual_square**0.5 / target_norm if target_norm > 0.0 else 0.0
-    return LinearSolution(best.solution, best.companion, products, residual, reason)
+def _finish(found: _Iterate, products: int, target_norm: float, reason: Reason) -> LinearSolution:
+    residual = found.residual_square**0.5 / target_norm if target_norm > 0.0 else 0.0
+    return LinearSolution(found.solution, found.companion, products, residual, reason)

@@ -42,7 +42,8 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float = 1.0) -> Array
     check_cap(cap, point.size)
     if not isinstance(point, jax.core.Tracer) and not np.isfinite(point).all():
         raise InputError("the vector to project has entries that are NaN or infinite")
-    return _project(point, float(cap))
+    # The explicit type keeps one compiled version for weakly and strongly typed arrays alike.
+    return _project(lax.convert_element_type(point, point.dtype), float(cap))
 
 
 def check_cap(cap: float, size: int) -> None:

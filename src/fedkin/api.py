@@ -1,0 +1,268 @@
+"""`fedkin.fit`: from arrays to weights and a model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from fedkin.algorithms.centre import Centre
+from fedkin.data.arrays import CheckedArrays, Points, check_arrays
+from fedkin.errors import InputError
+from fedkin.experiments import methods
+from fedkin.experiments.methods import MethodSettings, OuterName, PresetName, SolverName
+from fedkin.experiments.runner import Evaluation, Keep, Run, run
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.models.base import LinearModel, Model, Task, as_model
+from fedkin.models.cnn import CNN
+from fedkin.models.linear import Logistic, Ridge
+from fedkin.models.mlp import MLP
+from fedkin.models.objective import Objective
+from fedkin.result import Result
+
+MODEL_NAMES = ("logistic", "ridge", "mlp", "cnn")
+
+
+def fit(
+    nodes: Mapping[str, Any] | Sequence[Any],
+    validation: tuple[Any, Any],
+    *,
+    model: Any = "logistic",
+    method: str = "bilevel",
+    cap: float | None = None,
+    seed: int = 0,
+    test: tuple[Any, Any] | None = None,
+    classes: int | Sequence[Any] | None = None,
+    task: Task | None = None,
+    l2: float | None = None,
+    batch_size: int = 50,
+    steps: int | None = None,
+    synchronizations: int | None = None,
+    keep: Keep = "best",
+    preset: PresetName = "automatic",
+    learning_rate: float | None = None,
+    period: int | None = None,
+    rounds: int | None = None,
+    refresh_probability: float | None = None,
+    solver: SolverName | None = None,
+    damping: float | None = None,
+    solver_iterations: int | None = None,
+    adjoint_learning_rate: float | None = None,
+    outer: OuterName | None = None,
+    outer_learning_rate: float | None = None,
+    warm_start: bool | None = None,
+    warm_start_adjoint: bool | None = None,
+    on_step: Callable[[Evaluation], None] | None = None,
+) -> Result:
+    """Learn with whom to learn, and how much: the weight of each node, and the model.
+
+    Without further options it works on any standardised data: step sizes come from the data, the
+    outer step adapts itself, and iterations end when they no longer pay; `Result.stopped` says why.
+
+    Args:
+        nodes: (X, y) of each node: a dict by name, or a list. X are rows of features or images
+            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression).
+        validation: (X, y) of the owner: the data that the model shall do well on.
+        model: `logistic`, `ridge`, `mlp`, `cnn`, or any object with `init(key, X)` and
+            `apply(params, X)`, such as a Flax linen module.
+        method: `bilevel` learns the weights; `fedavg` gives all nodes the same; `local` trains on the
+            validation data alone.
+        cap: The largest weight that one node may get, from 1/K to 1. By default 1/3, or 2/K with fewer
+            than six nodes. A smaller cap spreads trust over more nodes.
+        seed: Decides everything random: the same seed gives the same result, bit for bit.
+        test: (X, y) to report on in the history; it decides nothing.
+        classes: All labels that may occur, or their number; by default those that do.
+        task: `classification` or `regression`, for a model of your own; otherwise the model tells.
+        l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for `cnn`).
+        batch_size: The number of points in a mini-batch.
+        steps: The largest number of outer steps (default: 50; with preset `paper` 20).
+        synchronizations: Begin no outer step after so many synchronizations.
+        keep: Which iterate is the result: `best` on the validation data, `last` or `random`.
+        preset: Where open choices below come from: `automatic`, from the data, or `paper`, the fixed
+            values of the paper's experiments.
+        learning_rate: The step size γ of training.
+        period: The number τ of local steps between synchronizations.
+        rounds: Synchronizations of one training run within an outer step.
+        refresh_probability: The probability q of renewing a reference point in a step.
+        solver: `cg`, `svrg` or `neumann`: how the hypergradient's linear system is solved.
+        damping: The number λ added to the Hessian (cg, neumann).
+        solver_iterations: Iterations (cg), terms (neumann) or rounds (svrg) of that solver.
+        adjoint_learning_rate: The step size γ_h (svrg) or α (neumann) of that solver.
+        outer: `adaptive`, or with a fixed step `proximal` (Algorithm 3) or `accelerated` (Algorithm 2).
+        outer_learning_rate: That fixed step η.
+        warm_start: Whether training goes on from the last model (default) or from zero.
+        warm_start_adjoint: Whether the solver goes on from the last solution or from zero (default).
+        on_step: Called after each outer step, with its evaluation.
+
+    Returns:
+        The weights, the model, and the history.
+
+    Raises:
+        InputError: If data or settings cannot be used; the message says what to do.
+        DivergedError: If training diverges; the message names the step size.
+    """
+    settings = MethodSettings(
+        preset=preset,
+        learning_rate=learning_rate,
+        period=period,
+        rounds=rounds,
+        refresh_probability=refresh_probability,
+        cap=cap,
+        solver=solver,
+        damping=damping,
+        solver_iterations=solver_iterations,
+        adjoint_learning_rate=adjoint_learning_rate,
+        outer=outer,
+        outer_learning_rate=outer_learning_rate,
+        warm_start=warm_start,
+        warm_start_adjoint=warm_start_adjoint,
+    )
+    for name, value in (("batch_size", batch_size), ("steps", steps)):
+        if value is not None and not (isinstance(value, int) and value >= 1):
+            raise InputError(f"{name} must be a whole number from 1 on, not {value!r}")
+    task = _task(model, task)
+    arrays = check_arrays(nodes, validation, test, task=task, classes=classes)
+    point_shape = arrays.validation[0].shape[1:]
+    chosen = _model(model, task, arrays, l2)
+    prepared = [_prepare(chosen, points) for points in arrays.nodes]
+    objective = Objective.create(chosen, jnp.asarray(prepared[0][0][:2]))
+    federation = SimulatedFederation(
+        objective, prepared, names=arrays.names, batch_size=batch_size, seed=seed
+    )
+    centre = Centre(
+        objective, *_prepare(chosen, arrays.validation), batch_size=batch_size, seed=seed
+    )
+    key = methods.training_key(seed)
+    algorithm, cost = methods.build(
+        method, settings, federation, centre, jax.random.fold_in(key, 2**31 - 2)
+    )
+    outcome = run(
+        algorithm,
+        federation,
+        centre,
+        objective.init(methods.initial_model_key(seed)),
+        key,
+        steps=steps or (20 if preset == "paper" else 50),
+        synchronizations=synchronizations,
+        keep=keep,
+        test=None if arrays.test is None else _prepare(chosen, arrays.test),
+        first_cost=cost,
+        on_step=on_step,
+    )
+    return _result(method, outcome, arrays, objective, centre, point_shape)
+
+
+def _task(model: Any, task: Task | None) -> Task:
+    """Return the task that a model has, or that the user says it has."""
+    own = {"ridge": "regression", "logistic": "classification", "cnn": "classification"}
+    known = own.get(model) if isinstance(model, str) else getattr(model, "task", None)
+    if task not in (None, "classification", "regression"):
+        raise InputError(f"task={task!r} is unknown; choose classification or regression")
+    if known is not None and task is not None and known != task:
+        raise InputError(f"the model {model!r} is for {known}, not for {task}")
+    return task or known or "classification"
+
+
+def _model(model: Any, task: Task, arrays: CheckedArrays, l2: float | None) -> Model:
+    """Make the model that a name stands for, of the size that the data want."""
+    if l2 is not None and not (isinstance(l2, (int, float)) and 0 <= l2 < float("inf")):
+        raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
+    if not isinstance(model, str):
+        if l2 is not None:
+            raise InputError("l2 is a setting of the named models: put it into your model's settings")
+        return as_model(model, task)
+    count = 1 if arrays.classes is None else len(arrays.classes)
+    settings = {} if l2 is None else {"l2": float(l2)}
+    if model == "logistic":
+        chosen = Logistic(classes=count, **settings)
+    elif model == "ridge":
+        chosen = Ridge(**settings)
+    elif model == "mlp":
+        chosen = MLP(outputs=count, task=task, **settings)
+    elif model == "cnn":
+        chosen = _cnn(arrays.validation[0].shape[1:], count, settings)
+    else:
+        raise InputError(f"model={model!r} is unknown; choose one of {', '.join(MODEL_NAMES)}")
+    if isinstance(chosen, LinearModel) and chosen.l2 == 0:
+        raise InputError(f"the model {model!r} needs l2 above 0: its minimiser must be unique")
+    return chosen
+
+
+def _cnn(point_shape: tuple[int, ...], classes: int, settings: dict[str, float]) -> CNN:
+    if len(point_shape) != 3:
+        raise InputError(
+            "the model 'cnn' needs images of shape (height, width, channels), not points of shape "
+            f"{point_shape}; add an axis for the channels, or choose 'logistic' or 'mlp'"
+        )
+    height, width, channels = point_shape
+    kernels = (4, 2) if min(height, width) >= 14 else (2, 2)
+    return CNN(
+        (height, width, channels),
+        classes=classes,
+        channels=2 if channels == 1 else 5,
+        kernels=kernels,
+        **settings,
+    )
+
+
+def _prepare(model: Model, points: Points) -> Points:
+    return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
+
+
+def _result(
+    method: str,
+    outcome: Run,
+    arrays: CheckedArrays,
+    objective: Objective,
+    centre: Centre,
+    point_shape: tuple[int, ...],
+) -> Result:
+    assert outcome.kept is not None
+    assert outcome.theta is not None
+    node_weights = outcome.kept.node_weights
+    weights = None
+    if node_weights is not None:
+        weights = {
+            name: float(weight) for name, weight in zip(arrays.names, node_weights, strict=True)
+        }
+    return Result(
+        method=method,
+        weights=weights,
+        history=pd.DataFrame([_row(row, arrays.names) for row in outcome.history]),
+        cost=outcome.history[-1].cost,
+        stopped=outcome.stopped,
+        warnings=tuple(warning for row in outcome.history for warning in row.warnings),
+        classes=arrays.classes,
+        theta=np.asarray(outcome.theta),
+        objective=objective,
+        statistics=jax.tree.map(np.asarray, centre.statistics(outcome.theta)),
+        point_shape=point_shape,
+    )
+
+
+def _row(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Any]:
+    """Arrange an evaluation as one row of the history."""
+    cost, validation, test = evaluation.cost, evaluation.validation, evaluation.test
+    row: dict[str, Any] = {
+        "step": evaluation.step,
+        "synchronizations": cost.synchronizations,
+        "points": cost.points,
+        "bytes_up": cost.bytes_up,
+        "bytes_down": cost.bytes_down,
+        "seconds": evaluation.seconds,
+        "validation_loss": validation.loss,
+    }
+    if validation.accuracy is not None:
+        row["validation_accuracy"] = validation.accuracy
+    if test is not None:
+        row["test_loss"] = test.loss
+        if test.accuracy is not None:
+            row["test_accuracy"] = test.accuracy
+    if evaluation.node_weights is not None:
+        row |= {
+            f"weight {name}": float(weight)
+            for name, weight in zip(names, evaluation.node_weights, strict=True)
+        }
+    return row | evaluation.diagnostics

@@ -1,0 +1,226 @@
+"""From a method's name and a few settings to an algorithm that is ready to run.
+
+Every setting may be left open. What is open is chosen from the data (`automatic`), or taken from the
+paper (`paper`).
+"""
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+import jax
+
+from fedkin.algorithms.base import Algorithm
+from fedkin.algorithms.bilevel import AcceleratedBilevel, AdaptiveBilevel, ProximalBilevel
+from fedkin.algorithms.centre import Centre
+from fedkin.algorithms.hypergradient import (
+    AdjointSolver,
+    ConjugateGradientSolver,
+    NeumannSolver,
+    SvrgSolver,
+)
+from fedkin.algorithms.local_svrg import LocalSvrg
+from fedkin.algorithms.training import FedAvg, LocalTrain
+from fedkin.errors import InputError
+from fedkin.federation.base import Cost, Federation
+from fedkin.models.base import LinearModel
+from fedkin.numerics.simplex import check_cap
+from fedkin.types import Key
+
+MethodName = Literal["bilevel", "fedavg", "local"]
+SolverName = Literal["cg", "svrg", "neumann"]
+OuterName = Literal["adaptive", "proximal", "accelerated"]
+PresetName = Literal["automatic", "paper"]
+
+SMOOTHNESS_MARGIN = 2.0
+"""Step size = 1 / (this x the largest curvature of a mini-batch): SVRG's usual safety, and a margin
+for the power iteration, which finds that curvature from below."""
+
+BILEVEL_ONLY = (
+    "cap",
+    "solver",
+    "damping",
+    "solver_iterations",
+    "adjoint_learning_rate",
+    "outer",
+    "outer_learning_rate",
+    "warm_start",
+    "warm_start_adjoint",
+)
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """The settings of a method; None leaves a choice open.
+
+    Args:
+        preset: Where open choices come from: `automatic` (from the data) or `paper`.
+        learning_rate: The step size γ of training.
+        period: The number τ of local steps between synchronizations.
+        rounds: Synchronizations of one training run within an outer step.
+        refresh_probability: The probability q of renewing a reference point.
+        cap: The largest weight b of a node.
+        solver: How the hypergradient's linear system is solved.
+        damping: The number λ added to the Hessian (cg and neumann).
+        solver_iterations: Iterations (cg), terms (neumann) or rounds (svrg) of that solver.
+        adjoint_learning_rate: The step size γ_h (svrg) or α (neumann) of that solver.
+        outer: The outer loop: `adaptive` steps, or Algorithm 3 (`proximal`) or 2 (`accelerated`) with a
+            fixed step.
+        outer_learning_rate: The step size η of `proximal` and `accelerated`.
+        warm_start: Whether training goes on from the last model.
+        warm_start_adjoint: Whether the solver goes on from the last solution.
+    """
+
+    preset: PresetName = "automatic"
+    learning_rate: float | None = None
+    period: int | None = None
+    rounds: int | None = None
+    refresh_probability: float | None = None
+    cap: float | None = None
+    solver: SolverName | None = None
+    damping: float | None = None
+    solver_iterations: int | None = None
+    adjoint_learning_rate: float | None = None
+    outer: OuterName | None = None
+    outer_learning_rate: float | None = None
+    warm_start: bool | None = None
+    warm_start_adjoint: bool | None = None
+
+    def __post_init__(self) -> None:
+        _choice("preset", self.preset, PresetName)
+        _choice("solver", self.solver, SolverName)
+        _choice("outer", self.outer, OuterName)
+        for name in ("learning_rate", "adjoint_learning_rate", "outer_learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise InputError(f"{name} must be a positive number, not {value!r}")
+        for name in ("period", "rounds", "solver_iterations"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value >= 1):
+                raise InputError(f"{name} must be a whole number from 1 on, not {value!r}")
+        if self.refresh_probability is not None and not 0 < self.refresh_probability <= 1:
+            raise InputError(
+                f"refresh_probability must be above 0 and at most 1, not {self.refresh_probability!r}"
+            )
+        if self.damping is not None and not 0 <= self.damping < float("inf"):
+            raise InputError(f"damping must be a number from 0 on, not {self.damping!r}")
+
+
+def _choice(name: str, value: str | None, choices: object) -> None:
+    if value is not None and value not in get_args(choices):
+        allowed = ", ".join(get_args(choices))
+        raise InputError(f"{name}={value!r} is unknown; choose one of {allowed}")
+
+
+def build(
+    method: str, settings: MethodSettings, federation: Federation, centre: Centre, key: Key
+) -> tuple[Algorithm, Cost]:
+    """Make the algorithm, asking the nodes for their smoothness if the step size depends on it.
+
+    Returns:
+        The algorithm, and what asking has cost.
+    """
+    _choice("method", method, MethodName)
+    if method != "bilevel":
+        _refuse(settings, BILEVEL_ONLY, f"is not a setting of the method {method!r}")
+    learners = centre.alone if method == "local" else federation
+    inner, cost = _inner(settings, learners, centre, key)
+    if method == "local":
+        return LocalTrain(inner), Cost()
+    if method == "fedavg":
+        return FedAvg(inner), cost
+    return _bilevel(settings, inner, len(federation.names), federation), cost
+
+
+def default_cap(nodes: int) -> float:
+    """Return 1/3, the paper's cap, or 2/K where so few nodes take part that 1/3 would bind them."""
+    return max(1 / 3, min(1.0, 2 / nodes))
+
+
+def _refuse(settings: MethodSettings, names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if getattr(settings, name) is not None:
+            raise InputError(f"{name} {why}: leave it out")
+
+
+def _inner(
+    settings: MethodSettings, learners: Federation, centre: Centre, key: Key
+) -> tuple[LocalSvrg, Cost]:
+    """Choose how the model is trained."""
+    cost = Cost()
+    model = learners.objective.model
+    paper = settings.preset == "paper"
+    linear = isinstance(model, LinearModel)
+    learning_rate = settings.learning_rate
+    if learning_rate is None and linear and not paper:
+        replies, cost = learners.call("smoothness", {}, key=key)
+        learning_rate = 1 / (SMOOTHNESS_MARGIN * float(replies["smoothness"].max()))
+    inner = LocalSvrg(
+        learning_rate=learning_rate or (0.02 if paper else 0.05),
+        period=settings.period or (10 if linear and not paper else 20),
+        rounds=settings.rounds or (40 if linear and not paper else 20),
+        refresh_probability=settings.refresh_probability or 0.02,
+        strong_convexity=model.l2 if isinstance(model, LinearModel) else 0.0,
+        tolerance=None if paper or not linear else 1e-3,
+    )
+    return inner, cost
+
+
+def _bilevel(
+    settings: MethodSettings, inner: LocalSvrg, nodes: int, federation: Federation
+) -> Algorithm:
+    paper = settings.preset == "paper"
+    cap = settings.cap if settings.cap is not None else default_cap(nodes)
+    check_cap(cap, nodes)
+    common = {
+        "cap": cap,
+        "inner": inner,
+        "solve": _solver(settings, inner, federation),
+        "warm_start": settings.warm_start is not False,
+        "warm_start_adjoint": bool(settings.warm_start_adjoint),
+    }
+    outer = settings.outer or ("proximal" if paper else "adaptive")
+    if outer == "adaptive":
+        _refuse(settings, ("outer_learning_rate",), "is chosen by the adaptive outer loop itself")
+        return AdaptiveBilevel(**common)
+    algorithm = ProximalBilevel if outer == "proximal" else AcceleratedBilevel
+    return algorithm(**common, outer_learning_rate=settings.outer_learning_rate or 0.02)
+
+
+def _solver(settings: MethodSettings, inner: LocalSvrg, federation: Federation) -> AdjointSolver:
+    linear = isinstance(federation.objective.model, LinearModel)
+    name = settings.solver or ("svrg" if settings.preset == "paper" else "cg")
+    if name == "svrg":
+        _refuse(settings, ("damping",), "is not a setting of the solver 'svrg'")
+        return SvrgSolver(
+            LocalSvrg(
+                learning_rate=settings.adjoint_learning_rate
+                or (0.0005 if settings.preset == "paper" else inner.learning_rate),
+                period=inner.period,
+                rounds=settings.solver_iterations or inner.rounds,
+                refresh_probability=inner.refresh_probability,
+                strong_convexity=inner.strong_convexity,
+            )
+        )
+    # A convex model's Hessian is positive definite as it is; a network's needs damping.
+    damping = settings.damping if settings.damping is not None else (0.0 if linear else 1.0)
+    iterations = settings.solver_iterations or (20 if linear else 8)
+    if name == "cg":
+        _refuse(settings, ("adjoint_learning_rate",), "is not a setting of the solver 'cg'")
+        return ConjugateGradientSolver(damping, iterations, tolerance=1e-2)
+    step = settings.adjoint_learning_rate or inner.learning_rate
+    return NeumannSolver(step, iterations, damping, tolerance=1e-2)
+
+
+def setting_names() -> tuple[str, ...]:
+    """Return the names of all settings, for messages about unknown ones."""
+    return tuple(field.name for field in fields(MethodSettings))
+
+
+def initial_model_key(seed: int) -> Key:
+    """Return the key of the initial model: the same for all methods with the same seed."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def training_key(seed: int) -> Key:
+    """Return the key of everything that is drawn during training."""
+    return jax.random.fold_in(jax.random.key(seed), 1)

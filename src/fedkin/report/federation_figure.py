@@ -1,0 +1,194 @@
+"""One picture of a federation before training: who holds what, and what it looks like."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from fedkin.data.federated import Examples, FederatedData
+from fedkin.errors import InputError
+
+# Of Okabe and Ito's palette, which stays apart for all common kinds of colour blindness; the heat
+# map gets darker all the way, so it reads in grey too.
+GROUP_COLOURS = {"minority": "#D55E00", "majority": "#0072B2"}
+HEAT_MAP = "viridis_r"
+
+MOST_SAMPLE_COLUMNS = 12
+SAMPLES_A_CLASS = 2
+
+
+def class_shares(federation: FederatedData) -> np.ndarray:
+    """The share of every label (column) on every node, then in validation and test (rows)."""
+    rows = [*federation.nodes, federation.validation, federation.test]
+    counts = [np.bincount(labels, minlength=len(federation.classes)) for _, labels in rows]
+    return np.array([count / count.sum() for count in counts])
+
+
+def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence[int]]) -> Figure:
+    """Nodes × classes as a heat map, above the images that a node of each group gives a label.
+
+    `merged_classes` orders the columns, so that classes that are drawn together stand together.
+    """
+    order = [label for merged in merged_classes for label in merged]
+    order += [label for label in range(len(federation.classes)) if label not in order]
+    shown = _sample_columns(federation, order)
+    rows = len(federation.nodes) + 2
+    examples = _groups(federation)
+    width = 11.0
+    heat_height = 0.24 * rows + 0.5
+    cell = 8.4 / max(len(shown), 8)
+    strip_height = cell * SAMPLES_A_CLASS * len(examples) + 0.5
+    figure = Figure(figsize=(width, heat_height + strip_height + 2.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    heights = [heat_height + 1.5, strip_height + 1.1]
+    parts = figure.subfigures(2, 1, squeeze=False, height_ratios=heights, hspace=0.03)
+    top, bottom = parts[:, 0]
+    _draw_heat_map(top, federation, merged_classes, order)
+    _draw_samples(bottom, federation, examples, shown)
+    return figure
+
+
+def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
+    """Write `stem.png` (for slides) and `stem.svg` (for print); the same figure, the same bytes."""
+    png, svg = stem.with_suffix(".png"), stem.with_suffix(".svg")
+    try:
+        figure.savefig(png, dpi=200, facecolor="white")
+        with mpl.rc_context({"svg.hashsalt": "fedkin"}):
+            figure.savefig(svg, facecolor="white", metadata={"Date": None})
+    except OSError as error:
+        raise InputError(f"cannot write {error.filename or png}: {error.strerror}") from error
+    return png, svg
+
+
+def _groups(federation: FederatedData) -> dict[str, int]:
+    """The first node of each group that has one."""
+    first: dict[str, int] = {}
+    for i, node in enumerate(federation.description.nodes):
+        first.setdefault(node.group, i)
+    return first
+
+
+def _sample_columns(federation: FederatedData, order: Sequence[int]) -> list[int]:
+    """The labels whose images are shown: all, or where they are many the permuted ones first."""
+    if len(order) <= MOST_SAMPLE_COLUMNS:
+        return list(order)
+    permutation = federation.description.permutation
+    moved = [label for label in order if permutation[label] != label]
+    others = [label for label in order if permutation[label] == label]
+    # Evenly spaced, so that every merged class is seen.
+    spaced = [others[i * len(others) // MOST_SAMPLE_COLUMNS] for i in range(MOST_SAMPLE_COLUMNS)]
+    chosen = set([*moved, *spaced][:MOST_SAMPLE_COLUMNS])
+    return [label for label in order if label in chosen]
+
+
+def _draw_heat_map(
+    figure: Any, federation: FederatedData, merged: Sequence[Sequence[int]], order: Sequence[int]
+) -> None:
+    description = federation.description
+    shares = class_shares(federation)[:, order]
+    # A gap sets what the centre holds apart from the nodes.
+    gap = np.full((1, len(order)), np.nan)
+    grid = np.vstack([shares[:-2], gap, shares[-2:]])
+    names = [*federation.names, None, "validation", "test"]
+    groups = [*(node.group for node in description.nodes), None, *[description.target] * 2]
+    axes = figure.subplots()
+    picture = axes.imshow(100 * grid, cmap=HEAT_MAP, vmin=0, aspect="auto", interpolation="none")
+    held = [row for row, name in enumerate(names) if name is not None]
+    axes.set_yticks(held, [names[row] for row in held], fontsize=9)
+    axes.tick_params(length=0)
+    axes.tick_params(axis="y", pad=12)
+    for row, tick in zip(held, axes.get_yticklabels(), strict=True):
+        colour = GROUP_COLOURS[groups[row] or description.target]
+        tick.set_color(colour)
+        axes.add_patch(
+            Rectangle(
+                (-0.010, row - 0.46),
+                0.006,
+                0.92,
+                color=colour,
+                transform=axes.get_yaxis_transform(),
+                clip_on=False,
+            )
+        )
+    for row in range(len(names) - 1):
+        axes.axhline(row + 0.5, color="white", linewidth=1.2)
+    crowded = len(order) > 16
+    labels = [_class_title(federation, label, numbered=True) for label in order]
+    axes.set_xticks(
+        range(len(order)),
+        labels,
+        fontsize=7.5 if crowded else 9,
+        rotation=90 if crowded else 30,
+        ha="center" if crowded else "right",
+        rotation_mode="default" if crowded else "anchor",
+    )
+    ends = np.cumsum([len(each) for each in merged])
+    for number, (end, each) in enumerate(zip(ends, merged, strict=True), start=1):
+        if end < len(order):
+            axes.axvline(end - 0.5, color="white", linewidth=5)
+        axes.text(
+            end - len(each) / 2 - 0.5, -0.75, f"C{number}", ha="center", va="bottom", fontsize=9
+        )
+    for edge in axes.spines.values():
+        edge.set_visible(False)
+    bar = figure.colorbar(picture, ax=axes, pad=0.01, fraction=0.03)
+    bar.set_label("share of the images, %", fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+    figure.suptitle(
+        f"Who holds what: {description.setting}, target {description.target}, "
+        f"seed {description.seed}",
+        fontsize=13,
+        fontweight="bold",
+    )
+
+
+def _draw_samples(
+    figure: Any, federation: FederatedData, examples: dict[str, int], shown: Sequence[int]
+) -> None:
+    description = federation.description
+    grid = figure.subplots(len(examples) * SAMPLES_A_CLASS, len(shown), squeeze=False)
+    for axes in grid.flat:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for edge in axes.spines.values():
+            edge.set_visible(False)
+    for block, (group, node) in enumerate(examples.items()):
+        chosen = _first_of_each_label(federation.nodes[node], shown)
+        for column, label in enumerate(shown):
+            for row, image in enumerate(chosen[label]):
+                axes = grid[block * SAMPLES_A_CLASS + row, column]
+                axes.imshow(image.squeeze(), cmap="gray", interpolation="nearest")
+                for edge in axes.spines.values():
+                    edge.set_visible(True)
+                    edge.set_color(GROUP_COLOURS[group])
+                    edge.set_linewidth(1.6)
+        grid[block * SAMPLES_A_CLASS, 0].set_ylabel(
+            federation.names[node], color=GROUP_COLOURS[group], fontsize=9, y=0
+        )
+    for axes, label in zip(grid[0], shown, strict=True):
+        axes.set_title(_class_title(federation, label), fontsize=8.5 if len(shown) <= 10 else 7)
+    changes = []
+    if any(to != label for label, to in enumerate(description.permutation)):
+        changes.append("labels with * are permuted")
+    if description.rotation:
+        changes.append(f"images are turned {description.rotation}")
+    note = f"; in the majority {' and '.join(changes)}" if changes else ""
+    figure.suptitle(f"What a node shows under a label{note}", fontsize=11)
+
+
+def _class_title(federation: FederatedData, label: int, numbered: bool = False) -> str:
+    name = federation.classes[label]
+    number = f"{label} " if numbered and name != str(label) else ""
+    is_moved = federation.description.permutation[label] != label
+    return f"{number}{name}{' *' if is_moved else ''}"
+
+
+def _first_of_each_label(examples: Examples, labels: Sequence[int]) -> dict[int, np.ndarray]:
+    images, given = examples
+    return {label: images[np.flatnonzero(given == label)[:SAMPLES_A_CLASS]] for label in labels}

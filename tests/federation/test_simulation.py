@@ -1,0 +1,76 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from federations import classification_nodes, problem
+
+from fedkin.algorithms.local_svrg import LocalSvrg, solve_inner
+from fedkin.federation.base import Cost
+from fedkin.federation.simulation import TRACES
+from fedkin.models.linear import Logistic
+
+WEIGHTS = jnp.array([0.25, 0.75])
+
+
+def make(seed=0):
+    return problem(Logistic(classes=3, l2=0.1), *classification_nodes((30, 17)), seed=seed)
+
+
+def test_a_second_solve_of_the_same_shape_compiles_nothing():
+    settings = LocalSvrg(0.1, period=4, rounds=3)
+    first = make()
+    start = jnp.zeros(first.objective.size)
+    solve_inner(first.federation, WEIGHTS, start, jax.random.key(0), settings)
+    traces = TRACES.copy()
+    second = make(seed=1)
+    solve_inner(second.federation, WEIGHTS, start + 1, jax.random.key(1), LocalSvrg(0.2, period=4, rounds=9))
+    assert TRACES == traces
+    assert sum(traces.values()) > 0
+
+
+def test_cost_is_what_was_sent_and_computed():
+    made = make()
+    size, rounds, period = made.objective.size, 3, 4
+    settings = LocalSvrg(0.1, period=period, rounds=rounds, refresh_probability=1e-9)
+    solution = solve_inner(
+        made.federation, WEIGHTS, jnp.zeros(size), jax.random.key(0), settings
+    )
+    assert solution.cost == Cost(
+        synchronizations=rounds,
+        bytes_up=2 * rounds * 4 * (size + 1),  # an iterate and a loss
+        bytes_down=2 * rounds * 4 * (size + 3),  # an iterate and three numbers
+        points=30 + rounds * period * 2 * 10,  # one full gradient, then two gradients of ten points
+    )
+
+
+@pytest.mark.parametrize("result", ["last", "average"])
+def test_state_can_be_taken_out_and_put_back(result):
+    settings = LocalSvrg(0.1, period=4, rounds=2, refresh_probability=0.5, result=result)
+    made, other = make(), make()
+    point = jnp.zeros(made.objective.size)
+    point = solve_inner(made.federation, WEIGHTS, point, jax.random.key(0), settings).point
+    other.federation.import_state(made.federation.export_state())
+    both = [
+        solve_inner(
+            federation, WEIGHTS, point, jax.random.key(1), settings, begin=False
+        ).point
+        for federation in (made.federation, other.federation)
+    ]
+    np.testing.assert_array_equal(*both)
+    fresh = solve_inner(make().federation, WEIGHTS, point, jax.random.key(1), settings).point
+    assert np.any(fresh != both[0])
+
+
+def test_nodes_of_weight_zero_cannot_spoil_the_result():
+    made = make()
+    made.federation.data = made.federation.data._replace(
+        inputs=made.federation.data.inputs.at[:30].set(jnp.nan)
+    )
+    solution = solve_inner(
+        made.federation,
+        jnp.array([0.0, 1.0]),
+        jnp.zeros(made.objective.size),
+        jax.random.key(0),
+        LocalSvrg(0.1, period=2, rounds=2),
+    )
+    assert np.isfinite(solution.point).all()

@@ -1,0 +1,84 @@
+"""Small federations with known answers, shared by the tests."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.datasets import load_digits
+
+from fedkin.algorithms.centre import Centre
+from fedkin.data.batches import NodeData
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.models.base import Model
+from fedkin.models.objective import Objective
+
+
+class Problem(NamedTuple):
+    objective: Objective
+    federation: SimulatedFederation
+    centre: Centre
+    nodes: list
+    validation: tuple
+
+
+def problem(model: Model, nodes: list, validation: tuple, batch_size: int = 10, seed: int = 0) -> Problem:
+    prepared = [(np.asarray(model.prepare(jnp.asarray(x))), np.asarray(y)) for x, y in nodes]
+    own = np.asarray(model.prepare(jnp.asarray(validation[0]))), np.asarray(validation[1])
+    objective = Objective.create(model, jnp.asarray(prepared[0][0][:2]))
+    return Problem(
+        objective,
+        SimulatedFederation(objective, prepared, batch_size=batch_size, seed=seed),
+        Centre(objective, *own, batch_size=batch_size, seed=seed),
+        prepared,
+        own,
+    )
+
+
+def own_data(stacked: NodeData, node: int) -> NodeData:
+    return NodeData(
+        stacked.inputs, stacked.labels, *jax.tree.map(lambda leaf: leaf[node], tuple(stacked[2:]))
+    )
+
+
+def regression_nodes(sizes, features=4, seed=0, noise=0.5):
+    """Nodes of different sizes, input scales and true parameters, and a validation set."""
+    rng = np.random.default_rng(seed)
+    target = rng.normal(size=features)
+    nodes = []
+    for number, size in enumerate(sizes):
+        inputs = rng.normal(size=(size, features)) * (1 + 0.3 * number)
+        truth = target + 0.5 * rng.normal(size=features)
+        nodes.append((inputs, inputs @ truth + noise * rng.normal(size=size)))
+    inputs = rng.normal(size=(25, features))
+    return nodes, (inputs, inputs @ target + noise * rng.normal(size=25))
+
+
+def classification_nodes(sizes, features=3, classes=3, seed=0):
+    rng = np.random.default_rng(seed)
+    target = rng.normal(size=(features, classes))
+
+    def draw(size, truth):
+        inputs = rng.normal(size=(size, features))
+        labels = np.argmax(inputs @ truth + rng.gumbel(size=(size, classes)), axis=1)
+        return inputs, labels.astype(np.int32)
+
+    nodes = [draw(size, target + rng.normal(size=target.shape)) for size in sizes]
+    return nodes, draw(25, target)
+
+
+def two_groups_of_digits(seed, points=60, validation=100):
+    """Fifteen nodes of digits; the last ten have four labels exchanged. Test data as of the first five."""
+    images, labels = load_digits(return_X_y=True)
+    images = (images / 16).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    train, test = order[:1200], order[1200:]
+    exchanged = np.arange(10)
+    exchanged[[2, 0, 1, 5]] = [0, 1, 5, 2]
+    nodes = []
+    for number in range(15):
+        rows = rng.choice(train, points)
+        nodes.append((images[rows], labels[rows] if number < 5 else exchanged[labels[rows]]))
+    rows = rng.choice(train, validation)
+    return nodes, (images[rows], labels[rows]), (images[test], labels[test])
