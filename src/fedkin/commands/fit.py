@@ -8,7 +8,6 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import pandas as pd
 import typer
-from fedkin.result import Result
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -29,6 +28,7 @@ from fedkin.data.table_federation import Points, TableFederation, federate
 from fedkin.errors import InputError
 from fedkin.experiments.runner import Evaluation
 from fedkin.numerics.scores import classification_scores, regression_scores
+from fedkin.result import Result
 
 Scores: TypeAlias = dict[str, float | int | None]
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import numpy as np
 import pandas as pd
 import typer
-from fedkin.result import load
 
 from fedkin.commands import result_directory
 from fedkin.commands.output import JsonOption, notes, print_json
@@ -22,6 +21,7 @@ from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknow
 from fedkin.data.tables import read_table
 from fedkin.data.wording import listing
 from fedkin.errors import InputError
+from fedkin.result import load
 
 
 def predict(
