@@ -150,7 +150,9 @@ def fit(
     cap: Annotated[
         float | None,
         typer.Option(
-            help="The largest weight one node may get (1/K to 1).", rich_help_panel=METHOD_PANEL
+            help="The largest weight one of K nodes may get, 1/K to 1. If not given: 1/3, or 2/K "
+            "with fewer than six nodes.",
+            rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
     seed: Annotated[
@@ -213,7 +215,7 @@ def fit(
             }
         )
     else:
-        print_result(weights_of(result), rows, metrics, out)
+        print_result(result, rows, metrics, out)
 
 
 def model_for(task: TaskName, model: ModelName | None) -> str:
@@ -297,9 +299,10 @@ def save(
 
 
 def print_result(
-    weights: Mapping[str, float], rows: Mapping[str, int], metrics: Mapping[str, Scores], out: Path
+    result: Result, rows: Mapping[str, int], metrics: Mapping[str, Scores], out: Path
 ) -> None:
     """Show the weights as bars and the scores below."""
+    weights = weights_of(result)
     if weights:
         results.print(_weights_chart(weights, rows))
     else:
@@ -311,6 +314,7 @@ def print_result(
             if name != "rows"
         )
         results.print(f"{kind} ({scores['rows']} rows): {shown}", soft_wrap=True)
+    results.print(result.stopped, markup=False, soft_wrap=True)
     results.print(f"written to {out}", markup=False, soft_wrap=True)
 
 
