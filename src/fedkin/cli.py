@@ -5,8 +5,11 @@ from typing import Any
 
 import typer
 
-from fedkin.commands import data, demo
+from fedkin.commands import data
+from fedkin.commands.demo import demo
+from fedkin.commands.fit import fit
 from fedkin.commands.output import notes
+from fedkin.commands.predict import predict
 from fedkin.errors import FedkinError
 
 # Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
@@ -22,7 +25,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command()(demo.demo)
+app.command()(demo)
+app.command(context_settings={"allow_extra_args": True})(fit)
+app.command()(predict)
 app.add_typer(data.app, name="data")
 
 

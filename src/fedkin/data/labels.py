@@ -1,0 +1,93 @@
+"""The label column before preprocessing: rows without one, binary outcomes, splits of a target."""
+
+import operator
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedkin.data.columns import as_text, is_numeric, missing_cells
+from fedkin.data.tables import Table
+from fedkin.data.wording import shorten
+from fedkin.errors import InputError
+
+COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def keep_labelled(table: Table, label: str) -> Table:
+    """Leave out the rows whose label is missing: neither training nor judging can use them."""
+    labelled = np.flatnonzero(~missing_cells(table.column(label)))
+    if labelled.size == 0:
+        raise InputError(
+            f"{table.owner}: no row has a value in the label column '{shorten(label)}'"
+        )
+    return table.take(labelled)
+
+
+def binary_label(table: Table, label: str, positive: str) -> Table:
+    """Make the label `yes` or `no`. `positive` is a comparison (`>0`) or one of the classes."""
+    values = table.column(label)
+    missing = missing_cells(values)
+    comparison = re.fullmatch(r"\s*(>=|<=|>|<)\s*(.*?)\s*", positive)
+    if comparison is None:
+        wanted = positive.strip()
+        texts = as_text(values)
+        if wanted not in set(texts):
+            wanted = next(iter(as_text(np.array([wanted], dtype=object))))
+        answers = texts == wanted
+    else:
+        try:
+            bound = float(comparison[2])
+        except ValueError:
+            raise InputError(
+                f"'{positive}' does not say which labels are positive; write for example '>0'"
+            ) from None
+        if not is_numeric(values):
+            raise InputError(
+                f"{table.owner}: the label '{shorten(label)}' holds text, so it cannot be "
+                f"{comparison[1]} {comparison[2]}; name the class that is positive instead"
+            )
+        answers = COMPARISONS[comparison[1]](values, bound)
+    named = np.where(answers, "yes", "no").astype(object)
+    named[missing] = None
+    return table.with_column(label, named)
+
+
+def split_rows(
+    table: Table, label: str, fractions: Sequence[float], seed: int, stratify: bool
+) -> list[Table]:
+    """Split a table at random into parts of these fractions and, last, the rest.
+
+    With `stratify`, each class is split by itself, so that every part has its share of it. The
+    split depends on the seed and on the table only.
+    """
+    if any(not 0 < fraction < 1 for fraction in fractions) or sum(fractions) >= 1:
+        written = " and ".join(f"{fraction:g}" for fraction in fractions)
+        raise InputError(
+            f"the fractions to hold out ({written}) must lie between 0 and 1 and leave rows to "
+            "train on"
+        )
+    random = np.random.default_rng(seed)
+    shuffled = random.permutation(table.rows)
+    if stratify:
+        # Interleave the classes: the i-th of n rows of a class gets place (i + u) / n in the order,
+        # so that cutting the order at a fraction cuts every class there.
+        classes = as_text(table.column(label))[shuffled]
+        place = np.empty(table.rows)
+        for name in sorted(set(classes)):
+            members = np.flatnonzero(classes == name)
+            place[members] = (np.arange(members.size) + random.uniform()) / members.size
+        shuffled = shuffled[np.argsort(place, kind="stable")]
+    cuts = np.round(np.cumsum(fractions) * table.rows).astype(int)
+    parts = [table.take(np.sort(indices)) for indices in np.split(shuffled, cuts)]
+    if any(part.rows == 0 for part in parts):
+        raise InputError(
+            f"{table.owner} has {table.rows} rows: too few to hold out "
+            f"{' and '.join(f'{fraction:g}' for fraction in fractions)} of them"
+        )
+    return parts

@@ -1,0 +1,316 @@
+r"""The centre's side of preprocessing: from the nodes' summaries to one transformation for all.
+
+The centre merges the summaries of `summaries.py` into a `Preprocessing`, frozen and written as
+JSON, and sends it back; each node transforms its own rows with it. The merge is exact and does not
+cancel, however far a column is from zero (Chan, Golub and LeVeque, 1983): with counts $n_k$, means
+$m_k$ and sums of squared deviations $s_k$,
+
+$$m = \sum_k n_k m_k / n, \qquad s = \sum_k s_k + \sum_k n_k (m_k - m)^2.$$
+
+Only the nodes' training rows enter the statistics and the category lists. The validation and test
+tables judge what was learned, so nothing is fitted to them; they give summaries too, because their
+columns, kinds and classes are checked against the nodes'.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from fedkin.data.columns import Column, as_text, categories_in_order, first_text, is_numeric
+from fedkin.data.summaries import (
+    ColumnSummary,
+    Frozen,
+    NumericSummary,
+    TableSummary,
+    TextSummary,
+    categories_of,
+)
+from fedkin.data.tables import Table
+from fedkin.data.wording import closest, listing, owners, shorten
+from fedkin.errors import InputError
+
+FARTHEST = 1e6
+"""Standard deviations from the nodes' mean beyond which a value cannot be meant."""
+
+
+class NumericColumn(Frozen):
+    """A missing value becomes the mean, that is 0 after standardisation."""
+
+    kind: Literal["numeric"] = "numeric"
+    name: str
+    mean: float
+    standard_deviation: float = Field(ge=0)
+
+
+class CategoricalColumn(Frozen):
+    """One indicator a category, one more for a missing value or a category that no node has."""
+
+    kind: Literal["categorical"] = "categorical"
+    name: str
+    categories: tuple[str, ...]
+
+
+class Classes(Frozen):
+    """The label of a classification: its classes in the order of the model's outputs."""
+
+    kind: Literal["classes"] = "classes"
+    name: str
+    classes: tuple[str, ...] = Field(min_length=2)
+
+
+class Quantity(Frozen):
+    """The label of a regression, standardised for training."""
+
+    kind: Literal["quantity"] = "quantity"
+    name: str
+    mean: float
+    standard_deviation: float = Field(gt=0)
+
+    def restore(self, values: np.ndarray) -> np.ndarray:
+        """Bring standardised values back to the label's own unit."""
+        return self.mean + self.standard_deviation * np.asarray(values, dtype=np.float64)
+
+
+class Preprocessing(Frozen):
+    """From a table to a matrix, the same way on every node."""
+
+    format: Literal["fedkin preprocessing 1"] = "fedkin preprocessing 1"
+    columns: tuple[Annotated[NumericColumn | CategoricalColumn, Field(discriminator="kind")], ...]
+    label: Annotated[Classes | Quantity, Field(discriminator="kind")]
+    missing_codes: dict[str, float] = Field(default_factory=dict)
+    """By column, a number that stands for a missing value, such as a cholesterol of 0."""
+
+    @property
+    def feature_names(self) -> list[str]:
+        """What each column of the matrix stands for."""
+        names: list[str] = []
+        for column in self.columns:
+            if isinstance(column, NumericColumn):
+                names.append(column.name)
+            else:
+                names += [f"{column.name}={category}" for category in column.categories]
+                names.append(f"{column.name} missing or other")
+        return names
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Preprocessing":
+        """Read what `save` wrote."""
+        try:
+            return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        except (ValidationError, ValueError, RecursionError):
+            raise InputError(
+                f"{path} is damaged or was not written by fedkin fit; fit again"
+            ) from None
+
+
+def agree(
+    nodes: Mapping[str, TableSummary],
+    validation: TableSummary,
+    test: TableSummary | None,
+    label: str,
+    missing_codes: Mapping[str, float] | None = None,
+) -> Preprocessing:
+    """Merge the nodes' summaries (by node name); check that the other tables fit them.
+
+    The nodes have summarised their tables with the missing codes already taken out.
+    """
+    tables = {f"node '{name}'": summary for name, summary in nodes.items()}
+    tables["the validation table"] = validation
+    if test is not None:
+        tables["the test table"] = test
+    order = dict.fromkeys(name for table in tables.values() for name in table.columns)
+    columns = []
+    for name in order:
+        _check_present_everywhere(name, tables)
+        _check_one_kind(name, tables)
+        parts = [node.columns[name] for node in nodes.values()]
+        # Where no node has a value there is nothing to learn from.
+        if any(part.count for part in parts):
+            columns.append(_merge_column(name, parts))
+    if not columns:
+        raise InputError(
+            "no column besides the label has a value on any node: nothing to learn from"
+        )
+    if isinstance(validation.label, NumericSummary):
+        merged: Classes | Quantity = _merge_quantity(nodes, label)
+    else:
+        merged = _merge_classes(nodes, tables, label)
+    return Preprocessing(
+        columns=tuple(columns), label=merged, missing_codes=dict(missing_codes or {})
+    )
+
+
+def _check_present_everywhere(name: str, tables: Mapping[str, TableSummary]) -> None:
+    without = [owner for owner, table in tables.items() if name not in table.columns]
+    if not without:
+        return
+    holders = [owner for owner in tables if owner not in without]
+    if len(holders) < len(without):
+        raise InputError(
+            f"column '{shorten(name)}' is on {owners(holders)} only; leave it out "
+            f"everywhere (--drop {shorten(name)}), or add it to the other tables"
+        )
+    own = [other for other in tables[without[0]].columns if other not in tables[holders[0]].columns]
+    near = closest(name, own)
+    raise InputError(
+        f"column '{shorten(name)}' is missing on {owners(without)}"
+        + (f" (is it called '{shorten(near)}' there?)" if near else "")
+        + f"; add it there, or leave it out everywhere (--drop {shorten(name)})"
+    )
+
+
+def _check_one_kind(name: str, tables: Mapping[str, TableSummary]) -> None:
+    """Numbers on some and text on others is an error; a column without any value is of any kind."""
+    filled = {owner: table.columns[name] for owner, table in tables.items()}
+    texts = {owner: c for owner, c in filled.items() if isinstance(c, TextSummary) and c.count}
+    numbers = [owner for owner, c in filled.items() if isinstance(c, NumericSummary) and c.count]
+    if texts and numbers:
+        example = next(iter(texts.values())).example
+        raise InputError(
+            f"column '{shorten(name)}' holds text on {owners(list(texts))} (such as "
+            f"'{shorten(example)}') but numbers on {owners(numbers)}; "
+            f"correct it, or make it a category everywhere (--categorical {shorten(name)})"
+        )
+
+
+def _merge_column(name: str, parts: Sequence[ColumnSummary]) -> NumericColumn | CategoricalColumn:
+    texts = [part for part in parts if isinstance(part, TextSummary)]
+    if texts:
+        categories = {category for part in texts for category in part.categories}
+        return CategoricalColumn(name=name, categories=tuple(categories_in_order(categories)))
+    mean, deviation = _merge_moments([part for part in parts if isinstance(part, NumericSummary)])
+    return NumericColumn(name=name, mean=mean, standard_deviation=deviation)
+
+
+def _merge_moments(parts: Sequence[NumericSummary]) -> tuple[float, float]:
+    count = sum(part.count for part in parts)
+    if count == 0:
+        return 0.0, 0.0
+    # Around the first node's mean, so that the differences, not the means, are summed.
+    start = next(part.mean for part in parts if part.count)
+    mean = start + sum(part.count * (part.mean - start) for part in parts if part.count) / count
+    squares = sum(
+        part.squared_deviations + part.count * (part.mean - mean) ** 2
+        for part in parts
+        if part.count
+    )
+    return mean, float(np.sqrt(squares / count))
+
+
+def _merge_quantity(nodes: Mapping[str, TableSummary], label: str) -> Quantity:
+    parts = [node.label for node in nodes.values() if isinstance(node.label, NumericSummary)]
+    mean, deviation = _merge_moments(parts)
+    if deviation <= 1e-12 * abs(mean):
+        raise InputError(
+            f"the label '{shorten(label)}' is {mean:g} in every row of every node: nothing to learn"
+        )
+    return Quantity(name=label, mean=mean, standard_deviation=deviation)
+
+
+def _merge_classes(
+    nodes: Mapping[str, TableSummary], tables: Mapping[str, TableSummary], label: str
+) -> Classes:
+    held = {
+        owner: set(table.label.categories)
+        for owner, table in tables.items()
+        if isinstance(table.label, TextSummary)
+    }
+    classes = categories_in_order(set().union(*held.values()))
+    if len(classes) == 1:
+        raise InputError(
+            f"the label '{shorten(label)}' is '{shorten(classes[0])}' in every row of every table: "
+            "nothing to learn; is it the right column?"
+        )
+    for name in classes:
+        holders = [owner for owner, own in held.items() if name in own]
+        elsewhere = set().union(*(own for owner, own in held.items() if owner not in holders))
+        on_a_node = any(owner.startswith("node ") for owner in holders)
+        if on_a_node and (len(holders) > 1 or len(nodes) == 1):
+            continue
+        raise InputError(
+            f"the label '{shorten(name)}' is on {owners(holders)} but on no other node "
+            f"(the others have {listing(categories_in_order(elsewhere))}); correct it, or leave "
+            "those rows out"
+        )
+    judged = held["the validation table"]
+    if len(judged) == 1:
+        raise InputError(
+            f"the validation table holds only the class '{shorten(next(iter(judged)))}' of the "
+            f"label '{shorten(label)}': no model can be judged by it; add rows of another class"
+        )
+    return Classes(name=label, classes=tuple(classes))
+
+
+# What each node then does with its own rows
+
+
+def transform(table: Table, preprocessing: Preprocessing) -> np.ndarray:
+    """Return the table's features as a matrix, `float32`, one row a row."""
+    table = table.with_missing_codes(preprocessing.missing_codes)
+    blocks = []
+    for column in preprocessing.columns:
+        values = table.column(column.name)
+        if isinstance(column, NumericColumn):
+            blocks.append(_standardise(table, column, values))
+        else:
+            blocks.append(_indicate(column, values))
+    return np.concatenate(blocks, axis=1).astype(np.float32)
+
+
+def _standardise(table: Table, column: NumericColumn, values: Column) -> np.ndarray:
+    if not is_numeric(values):
+        row = first_text(values) or 0
+        raise InputError(
+            f"{table.owner}: column '{shorten(column.name)}' holds '{shorten(values[row])}' in "
+            f"{table.where(row)}; the nodes have numbers there"
+        )
+    if column.standard_deviation == 0:
+        return np.zeros((table.rows, 1))
+    standard = np.where(np.isnan(values), 0.0, (values - column.mean) / column.standard_deviation)
+    far = np.flatnonzero(np.abs(standard) > FARTHEST)
+    if far.size:
+        raise InputError(
+            f"{table.owner}: column '{shorten(column.name)}' holds {values[far[0]]:g} in "
+            f"{table.where(far[0])}, more than a million standard deviations from the nodes' "
+            f"mean {column.mean:g}; is it another unit?"
+        )
+    return standard[:, None]
+
+
+def _indicate(column: CategoricalColumn, values: Column) -> np.ndarray:
+    other = len(column.categories)
+    position = {category: index for index, category in enumerate(column.categories)}
+    chosen = [position.get(cell, other) for cell in as_text(values)]
+    return np.eye(other + 1)[chosen]
+
+
+def transform_label(table: Table, preprocessing: Preprocessing) -> np.ndarray:
+    """Return the label: the number of each row's class, or the standardised quantity."""
+    label = preprocessing.label
+    values = table.column(label.name)
+    if isinstance(label, Quantity):
+        return ((values - label.mean) / label.standard_deviation).astype(np.float32)
+    position = {name: index for index, name in enumerate(label.classes)}
+    return np.array([position[cell] for cell in as_text(values)], dtype=np.int32)
+
+
+def unknown_categories(table: Table, preprocessing: Preprocessing) -> dict[str, list[str]]:
+    """Return, by column, the categories of a table that no node had."""
+    found = {}
+    for column in preprocessing.columns:
+        if isinstance(column, CategoricalColumn):
+            own = categories_of(table.column(column.name))
+            unknown = [category for category in own if category not in column.categories]
+            if unknown:
+                found[column.name] = unknown
+    return found

@@ -1,0 +1,150 @@
+"""A node's side of preprocessing: what ONE node answers about its table, never a row.
+
+For a numeric column the count, the mean and the sum of squared deviations from it; for a text
+column its set of categories; for the label its set of classes. The centre's side is
+`preprocessing.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedkin.data.columns import (
+    Column,
+    as_text,
+    categories_in_order,
+    first_text,
+    is_numeric,
+    missing_cells,
+    mostly_numbers,
+)
+from fedkin.data.tables import Table
+from fedkin.data.wording import shorten
+from fedkin.errors import InputError
+
+MOST_CATEGORIES = 100
+"""A text column with more is a name or a number of a person: a node does not give that away."""
+
+Task: TypeAlias = Literal["classification", "regression"]
+
+
+class Frozen(BaseModel):
+    """A message or a record: immutable, JSON both ways, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class NumericSummary(Frozen):
+    """A numeric column: enough for its mean and standard deviation."""
+
+    kind: Literal["numeric"] = "numeric"
+    count: int = Field(ge=0)
+    mean: float
+    squared_deviations: float = Field(ge=0)
+
+
+class TextSummary(Frozen):
+    """A text column: which texts occur. `example` is one of them that is not a number."""
+
+    kind: Literal["text"] = "text"
+    count: int = Field(ge=0)
+    categories: tuple[str, ...]
+    example: str
+
+
+ColumnSummary: TypeAlias = Annotated[NumericSummary | TextSummary, Field(discriminator="kind")]
+
+
+class TableSummary(Frozen):
+    """All that leaves a node before training."""
+
+    rows: int = Field(ge=1)
+    columns: dict[str, ColumnSummary]
+    label: ColumnSummary
+
+
+def summarise(
+    table: Table, label: str, task: Task = "classification", categorical: Sequence[str] = ()
+) -> TableSummary:
+    """Answer for one node: counts, means, squared deviations, categories and classes."""
+    table.column(label)
+    features = {name: values for name, values in table.columns.items() if name != label}
+    if not features:
+        raise InputError(f"{table.owner} has no column besides the label '{shorten(label)}'")
+    return TableSummary(
+        rows=table.rows,
+        columns={
+            name: _summarise_column(table, name, categorical=name in categorical)
+            for name in features
+        },
+        label=_summarise_label(table, label, task),
+    )
+
+
+def _summarise_column(table: Table, name: str, categorical: bool) -> ColumnSummary:
+    values = table.columns[name]
+    if is_numeric(values) and not categorical:
+        return _summarise_numbers(values)
+    categories = categories_of(values)
+    if len(categories) > MOST_CATEGORIES:
+        slip = None if categorical or not mostly_numbers(values) else first_text(values)
+        if slip is not None:
+            raise InputError(
+                f"{table.owner}: column '{shorten(name)}' holds numbers, but '"
+                f"{shorten(values[slip])}' in {table.where(slip)}; correct it, or leave it empty"
+            )
+        raise InputError(
+            f"{table.owner}: column '{shorten(name)}' has {len(categories)} different texts (at "
+            f"most {MOST_CATEGORIES} can be categories); if it is a name or number of a person, "
+            f"leave it out (--drop {shorten(name)}); if it holds numbers, write 3.5, not 3,5"
+        )
+    present = ~missing_cells(values)
+    example = first_text(values)
+    return TextSummary(
+        count=int(present.sum()),
+        categories=tuple(categories),
+        example=values[example] if example is not None else (categories or [""])[0],
+    )
+
+
+def _summarise_numbers(values: Column) -> NumericSummary:
+    present = values[~np.isnan(values)]
+    if present.size == 0:
+        return NumericSummary(count=0, mean=0.0, squared_deviations=0.0)
+    mean = float(present.mean())
+    return NumericSummary(
+        count=present.size, mean=mean, squared_deviations=float(np.sum((present - mean) ** 2))
+    )
+
+
+def _summarise_label(table: Table, label: str, task: Task) -> ColumnSummary:
+    values = table.columns[label]
+    if missing_cells(values).any():
+        raise InputError(f"{table.owner} has rows without a label; leave them out")
+    if task == "regression":
+        if not is_numeric(values):
+            row = first_text(values) or 0
+            raise InputError(
+                f"{table.owner}: the label '{shorten(label)}' is '{shorten(values[row])}' in "
+                f"{table.where(row)}; regression needs numbers"
+            )
+        return _summarise_numbers(values)
+    classes = categories_of(values)
+    if len(classes) > MOST_CATEGORIES or (is_numeric(values) and _looks_measured(values)):
+        raise InputError(
+            f"{table.owner}: the label '{shorten(label)}' has {len(classes)} different values; "
+            "is it a measured quantity (--task regression), or another column?"
+        )
+    return TextSummary(count=table.rows, categories=tuple(classes), example=classes[0])
+
+
+def _looks_measured(values: Column) -> bool:
+    distinct = np.unique(values)
+    return distinct.size > 10 and bool(np.any(distinct != np.round(distinct)))
+
+
+def categories_of(values: Column) -> list[str]:
+    """Return the different values of a column, numbers in one spelling."""
+    return categories_in_order({cell for cell in as_text(values) if cell is not None})

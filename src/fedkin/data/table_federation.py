@@ -1,0 +1,59 @@
+"""From one table a node to the matrices of a federation."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedkin.data.preprocessing import Preprocessing, agree, transform, transform_label
+from fedkin.data.summaries import TableSummary, Task, summarise
+from fedkin.data.tables import Table
+
+
+class Points(NamedTuple):
+    """What a model sees of a table."""
+
+    features: np.ndarray
+    labels: np.ndarray
+
+
+class TableFederation(NamedTuple):
+    """The matrices of every node, of the centre, and how they were made."""
+
+    nodes: dict[str, Points]
+    validation: Points
+    test: Points | None
+    preprocessing: Preprocessing
+
+
+def federate(
+    nodes: Mapping[str, Table],
+    validation: Table,
+    test: Table | None,
+    label: str,
+    task: Task = "classification",
+    categorical: Sequence[str] = (),
+    missing_codes: Mapping[str, float] | None = None,
+) -> TableFederation:
+    """Let every node summarise its table, the centre agree, and every node transform its rows."""
+
+    def answer(table: Table) -> TableSummary:
+        without_codes = table.with_missing_codes(missing_codes or {})
+        return summarise(without_codes, label, task, categorical)
+
+    def points(table: Table) -> Points:
+        return Points(transform(table, preprocessing), transform_label(table, preprocessing))
+
+    preprocessing = agree(
+        {name: answer(table) for name, table in nodes.items()},
+        answer(validation),
+        None if test is None else answer(test),
+        label,
+        missing_codes,
+    )
+    return TableFederation(
+        nodes={name: points(table) for name, table in nodes.items()},
+        validation=points(validation),
+        test=None if test is None else points(test),
+        preprocessing=preprocessing,
+    )

@@ -1,0 +1,334 @@
+"""One table a node: reading a CSV or Parquet file, with an answer for everything that can be wrong.
+
+The same rules hold for CSV and for Parquet (see `columns.py`), so that two nodes may use different
+formats.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedkin.data.columns import (
+    Column,
+    column_from_text,
+    is_missing,
+    is_numeric,
+    number,
+    text_column,
+    without_code,
+)
+from fedkin.data.wording import listing, nearest, shorten
+from fedkin.errors import InputError
+
+LARGEST = 1e100
+"""Numbers beyond this cannot be squared and summed; nobody measures them either."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one file, by column. `owner` names it in messages: `node 'zurich'`."""
+
+    owner: str
+    columns: Mapping[str, Column]
+    positions: np.ndarray
+    """Where each row is in its file, for messages."""
+    unit: str
+    """What `positions` count: `line` or `row`."""
+    dropped: frozenset[str] = frozenset()
+    """The columns of the file that were left out on reading."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.positions)
+
+    def take(self, indices: np.ndarray, owner: str | None = None) -> "Table":
+        """Return the table of these rows only."""
+        return Table(
+            owner=owner or self.owner,
+            columns={name: values[indices] for name, values in self.columns.items()},
+            positions=self.positions[indices],
+            unit=self.unit,
+            dropped=self.dropped,
+        )
+
+    def with_column(self, name: str, values: Column) -> "Table":
+        """Return the table with one column replaced."""
+        return replace(self, columns={**self.columns, name: values})
+
+    def column(self, name: str) -> Column:
+        """Return a column; if there is none of that name, say which names come near."""
+        if name not in self.columns:
+            names = [*self.columns, *sorted(self.dropped)]
+            raise InputError(f"{self.owner} has no column '{name}'{nearest(name, names)}")
+        return self.columns[name]
+
+    def with_missing_codes(self, codes: Mapping[str, float]) -> "Table":
+        """Return the table with the number that stands for a missing value in a column made so."""
+        return replace(
+            self,
+            columns={
+                name: without_code(values, codes[name]) if name in codes else values
+                for name, values in self.columns.items()
+            },
+        )
+
+    def where(self, row: int) -> str:
+        """Say where a row is in its file."""
+        return f"{self.unit} {self.positions[row]}"
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How the files are written: the same for all tables of a federation."""
+
+    separator: str = ","
+    header: bool = True
+    """Whether CSV files begin with the columns' names; if not, they are numbered."""
+    names: tuple[str, ...] | None = None
+    """The columns' names, for CSV files without a header line."""
+    drop: tuple[str, ...] = ()
+    """Columns to leave out, wherever they occur."""
+    only: tuple[str, ...] | None = None
+    """The columns to read; None for all."""
+
+    def __post_init__(self) -> None:
+        if len(self.separator) != 1 or self.separator in '"\r\n\0 ':
+            raise InputError(
+                f"the separator must be one character (',' ';' or a tab), not {self.separator!r}"
+            )
+        if self.names is not None:
+            _check_names(self.names, "the list of column names")
+
+    def wants(self, column: str) -> bool:
+        """Tell whether a column is to be read."""
+        return column not in self.drop and (self.only is None or column in self.only)
+
+
+def read_table(path: str | Path, owner: str, table_format: TableFormat | None = None) -> Table:
+    """Read a CSV or Parquet file."""
+    table_format = table_format or TableFormat()
+    path = Path(path)
+    content = _read_bytes(path, owner)
+    if path.suffix.lower() in {".parquet", ".pq"} or content.startswith(b"PAR1"):
+        table = _parse_parquet(content, f"{owner} ({path})", table_format)
+    else:
+        table = _parse_csv(content, f"{owner} ({path})", table_format)
+    if table.rows == 0:
+        raise InputError(f"{owner} ({path}) has column names but no rows")
+    return replace(table, owner=owner)
+
+
+def _read_bytes(path: Path, owner: str) -> bytes:
+    if path.is_dir():
+        raise InputError(f"{owner}: {path} is a directory; name one CSV or Parquet file in it")
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        beside = []
+        if path.parent.is_dir():
+            beside = [other.name for other in path.parent.iterdir() if other.is_file()]
+        close = get_close_matches(path.name, beside, n=1, cutoff=0.8)
+        hint = f"did you mean {path.parent / close[0]}?" if close else "check the path"
+        raise InputError(f"{owner}: there is no file {path}; {hint}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{owner}: {path} cannot be read: {reason}") from None
+    if not content.strip():
+        raise InputError(f"{owner}: {path} is empty")
+    return content
+
+
+# CSV
+
+
+def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
+    text = _decode(content, owner)
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=table_format.separator, strict=True
+    )
+    lines: list[int] = []
+    records: list[list[str]] = []
+    names: list[str] | None = None
+    try:
+        for record in reader:
+            cells = [cell.strip() for cell in record]
+            if cells in ([], [""]):
+                continue
+            if names is None:
+                names = _column_names(cells, owner, table_format)
+                if table_format.header and table_format.names is None:
+                    continue
+            if len(cells) != len(names):
+                raise InputError(
+                    f"{owner}: line {reader.line_num} has {len(cells)} cells, but there are "
+                    f"{len(names)} columns{_separator_hint(record, names, table_format)}"
+                )
+            lines.append(reader.line_num)
+            records.append(cells)
+    except csv.Error as error:
+        raise InputError(
+            f"{owner}: line {reader.line_num} is not valid CSV ({error}); "
+            "check the quotation marks there"
+        ) from None
+    if names is None:
+        raise InputError(f"{owner} is empty")
+    by_column = zip(*records, strict=True) if records else ([] for _ in names)
+    columns = {
+        name: column_from_text(cells)
+        for name, cells in zip(names, by_column, strict=True)
+        if table_format.wants(name)
+    }
+    dropped = frozenset(names).difference(columns)
+    table = Table(owner, columns, np.array(lines, dtype=np.int64), "line", dropped)
+    _refuse_huge(table)
+    return table
+
+
+def _decode(content: bytes, owner: str) -> str:
+    """Return the text of a CSV file, or say what kind of file it is instead."""
+    known = {
+        b"PK\x03\x04": "is an Excel workbook or a zip archive; save the sheet as 'CSV UTF-8'",
+        b"\xd0\xcf\x11\xe0": "is an old Excel workbook; save the sheet as 'CSV UTF-8'",
+        b"\x1f\x8b": "is compressed; unpack it first",
+        b"\xff\xfe": "is written in UTF-16; save it as 'CSV UTF-8'",
+        b"\xfe\xff": "is written in UTF-16; save it as 'CSV UTF-8'",
+    }
+    for start, answer in known.items():
+        if content.startswith(start):
+            raise InputError(f"{owner} {answer}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{owner} is not UTF-8 text (line {line}); save it as 'CSV UTF-8'"
+        ) from None
+    if "\0" in text:
+        raise InputError(f"{owner} holds binary data; give a CSV or a Parquet file")
+    return text
+
+
+def _column_names(first: Sequence[str], owner: str, table_format: TableFormat) -> list[str]:
+    """Return the columns' names: of the header line, of the user, or numbered."""
+    if table_format.names is not None:
+        names = list(table_format.names)
+        if sorted(first) == sorted(names):
+            raise InputError(
+                f"{owner} has a header line of its own; leave out the list of column names"
+            )
+        if len(first) != len(names):
+            raise InputError(
+                f"{owner} has {len(first)} columns, but {len(names)} column names were given"
+                f"{_separator_hint(first, names, table_format)}"
+            )
+        return names
+    if not table_format.header:
+        return [f"column{position}" for position in range(1, len(first) + 1)]
+    if len(first) > 1 and all(number(cell) is not None or is_missing(cell) for cell in first):
+        raise InputError(
+            f"{owner}: the first line holds numbers ({listing(first, 3)}), not column names; "
+            "if the file has no header line, name the columns (--columns a,b,c)"
+        )
+    if len(first) == 1:
+        for other in ";\t|,":
+            if other != table_format.separator and other in first[0]:
+                raise InputError(
+                    f"{owner} seems to be separated by {other!r}, not {table_format.separator!r}; "
+                    f"say so (--separator)"
+                )
+    _check_names(first, owner)
+    return list(first)
+
+
+def _check_names(names: Sequence[str], owner: str) -> None:
+    seen: set[str] = set()
+    for position, name in enumerate(names, start=1):
+        if not name:
+            raise InputError(
+                f"{owner}: column {position} has no name; is it a row number written by pandas "
+                "(save with index=False) or the end of a line with one separator too many?"
+            )
+        if name in seen:
+            raise InputError(f"{owner} has two columns called '{shorten(name)}'; rename one")
+        seen.add(name)
+
+
+def _separator_hint(record: Sequence[str], names: Sequence[str], table_format: TableFormat) -> str:
+    joined = table_format.separator.join(record)
+    for other in ";\t|,":
+        if other != table_format.separator and joined.count(other) == len(names) - 1 > 0:
+            return f"; it seems to be separated by {other!r}: say so (--separator)"
+    if len(record) > len(names):
+        return "; put texts that contain the separator in quotation marks"
+    return ""
+
+
+def _refuse_huge(table: Table) -> None:
+    for name, values in table.columns.items():
+        if is_numeric(values):
+            huge = np.flatnonzero(np.abs(values) > LARGEST)
+            if huge.size:
+                raise InputError(
+                    f"{table.owner}: column '{shorten(name)}' holds {values[huge[0]]:g} in "
+                    f"{table.where(huge[0])}; use a finite number, or leave the cell empty"
+                )
+
+
+# Parquet
+
+
+def _parse_parquet(content: bytes, owner: str, table_format: TableFormat) -> Table:
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content))
+        names = [
+            name
+            for name in file.schema_arrow.names
+            # The index that pandas adds on writing is not one of the user's columns.
+            if not re.fullmatch(r"__index_level_\d+__", name)
+        ]
+        _check_names(names, owner)
+        kept = [name for name in names if table_format.wants(name)]
+        arrow = file.read(columns=kept)
+        arrow.validate(full=True)
+        columns = {name: _arrow_column(arrow.column(name), name, owner) for name in kept}
+    except InputError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
+        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        raise InputError(
+            f"{owner} is not a Parquet file that can be read, or it is damaged ({reason}); "
+            "write or copy it again"
+        ) from None
+    dropped = frozenset(names).difference(columns)
+    table = Table(owner, columns, np.arange(1, arrow.num_rows + 1), "row", dropped)
+    _refuse_huge(table)
+    return table
+
+
+def _arrow_column(values: pa.ChunkedArray, name: str, owner: str) -> Column:
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+        values = values.cast(kind)
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    if pa.types.is_boolean(kind):
+        return text_column([None if cell is None else str(cell) for cell in values.to_pylist()])
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        numbers = values.cast(pa.float64(), safe=False).to_numpy()
+        return np.array(numbers, dtype=np.float64)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
+        return column_from_text(values.to_pylist())
+    raise InputError(
+        f"{owner}: column '{shorten(name)}' holds {kind}, not numbers or texts; "
+        f"convert it, or leave it out (--drop {shorten(name)})"
+    )
