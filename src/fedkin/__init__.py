@@ -2,17 +2,19 @@
 
 from fedkin.api import fit
 from fedkin.errors import DivergedError, FedkinError, InputError
+from fedkin.experiments.store import results
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.result import Result, load
-
-__version__ = "0.1.0"
+from fedkin.version import __version__
 
 __all__ = [
     "DivergedError",
     "FedkinError",
     "InputError",
     "Result",
+    "__version__",
     "fit",
     "load",
     "project_capped_simplex",
+    "results",
 ]

@@ -12,8 +12,9 @@ from fedkin.algorithms.centre import Centre
 from fedkin.data.arrays import CheckedArrays, Points, check_arrays
 from fedkin.errors import InputError
 from fedkin.experiments import methods
+from fedkin.experiments.history import to_row
 from fedkin.experiments.methods import MethodSettings, OuterName, PresetName, SolverName
-from fedkin.experiments.runner import Evaluation, Keep, Run, run
+from fedkin.experiments.runner import Budget, Evaluation, Keep, RunState, begin, run
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models import named
 from fedkin.models.base import LinearModel, Model, Task, as_model
@@ -143,14 +144,12 @@ def fit(
         algorithm,
         federation,
         centre,
-        objective.init(methods.initial_model_key(seed)),
+        begin(algorithm, federation, objective.init(methods.initial_model_key(seed)), cost),
         key,
-        steps=steps or (20 if preset == "paper" else 50),
-        synchronizations=synchronizations,
+        budget=Budget(steps or (20 if preset == "paper" else 50), synchronizations),
         keep=keep or ("last" if converges else "best"),
         test=None if arrays.test is None else _prepare(chosen, arrays.test),
-        first_cost=cost,
-        on_step=on_step,
+        after_step=None if on_step is None else lambda state: on_step(state.history[-1]),
     )
     return _result(method, outcome, arrays, objective, centre, point_shape)
 
@@ -180,14 +179,15 @@ def _prepare(model: Model, points: Points) -> Points:
 
 def _result(
     method: str,
-    outcome: Run,
+    outcome: RunState,
     arrays: CheckedArrays,
     objective: Objective,
     centre: Centre,
     point_shape: tuple[int, ...],
 ) -> Result:
     assert outcome.kept is not None
-    assert outcome.theta is not None
+    assert outcome.kept_theta is not None
+    assert outcome.stopped is not None
     node_weights = outcome.kept.node_weights
     weights = None
     if node_weights is not None:
@@ -197,39 +197,13 @@ def _result(
     return Result(
         method=method,
         weights=weights,
-        history=pd.DataFrame([_row(row, arrays.names) for row in outcome.history]),
-        cost=outcome.history[-1].cost,
+        history=pd.DataFrame([to_row(row, arrays.names) for row in outcome.history]),
+        cost=outcome.cost,
         stopped=outcome.stopped,
         warnings=tuple(warning for row in outcome.history for warning in row.warnings),
         classes=arrays.classes,
-        theta=np.asarray(outcome.theta),
+        theta=np.asarray(outcome.kept_theta),
         objective=objective,
-        statistics=jax.tree.map(np.asarray, centre.statistics(outcome.theta)),
+        statistics=jax.tree.map(np.asarray, centre.statistics(outcome.kept_theta)),
         point_shape=point_shape,
     )
-
-
-def _row(evaluation: Evaluation, names: tuple[str, ...]) -> dict[str, Any]:
-    """Arrange an evaluation as one row of the history."""
-    cost, validation, test = evaluation.cost, evaluation.validation, evaluation.test
-    row: dict[str, Any] = {
-        "step": evaluation.step,
-        "synchronizations": cost.synchronizations,
-        "points": cost.points,
-        "bytes_up": cost.bytes_up,
-        "bytes_down": cost.bytes_down,
-        "seconds": evaluation.seconds,
-        "validation_loss": validation.loss,
-    }
-    if validation.accuracy is not None:
-        row["validation_accuracy"] = validation.accuracy
-    if test is not None:
-        row["test_loss"] = test.loss
-        if test.accuracy is not None:
-            row["test_accuracy"] = test.accuracy
-    if evaluation.node_weights is not None:
-        row |= {
-            f"weight {name}": float(weight)
-            for name, weight in zip(names, evaluation.node_weights, strict=True)
-        }
-    return row | evaluation.diagnostics

@@ -10,6 +10,7 @@ from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
 from fedkin.commands.output import notes
 from fedkin.commands.predict import predict
+from fedkin.commands.study import reproduce, run
 from fedkin.errors import FedkinError
 
 # Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
@@ -28,6 +29,8 @@ app = typer.Typer(
 app.command()(demo)
 app.command(context_settings={"allow_extra_args": True})(fit)
 app.command()(predict)
+app.command()(run)
+app.command()(reproduce)
 app.add_typer(data.app, name="data")
 
 

@@ -8,7 +8,7 @@ from federations import problem
 from fedkin.algorithms.bilevel import AcceleratedBilevel, AdaptiveBilevel, ProximalBilevel
 from fedkin.algorithms.hypergradient import ConjugateGradientSolver
 from fedkin.algorithms.local_svrg import LocalSvrg
-from fedkin.experiments.runner import run
+from fedkin.experiments.runner import Budget, begin, run
 from fedkin.models.linear import Ridge
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -104,7 +104,13 @@ def test_the_adaptive_loop_never_accepts_a_worse_validation_loss_and_says_why_it
     made, _ = linear_regression(seed=3)
     method = AdaptiveBilevel(cap=1.0, inner=exact_inner(), solve=EXACT, first_move=5.0)
     outcome = run(
-        method, made.federation, made.centre, jnp.zeros(3), jax.random.key(0), steps=50, keep="last"
+        method,
+        made.federation,
+        made.centre,
+        begin(method, made.federation, jnp.zeros(3)),
+        jax.random.key(0),
+        budget=Budget(steps=50),
+        keep="last",
     )
     accepted = [
         row.diagnostics["outer_loss"] for row in outcome.history if row.diagnostics["accepted"]

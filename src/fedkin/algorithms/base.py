@@ -23,6 +23,9 @@ class Info:
     """What went wrong and was mended, in sentences."""
     stop: str | None = None
     """Why no further step is worth taking, or None."""
+    silent_rounds: int = 0
+    """Rounds of training that sent nothing, but count against a budget of synchronizations, so that
+    methods without communication train as long as the others."""
 
 
 class Algorithm(Protocol):

@@ -51,11 +51,13 @@ class LocalTrain:
         solution = solve_inner(
             centre.alone, jnp.ones(1), state.theta, key, self.settings, begin=state.rounds == 0
         )
-        info = _info(solution, None, Cost(points=solution.cost.points))
+        info = _info(solution, None, Cost(points=solution.cost.points), solution.rounds)
         return TrainingState(solution.point, state.rounds + solution.rounds), info
 
 
-def _info(solution: SvrgSolution, node_weights: Array | None, cost: Cost) -> Info:
+def _info(
+    solution: SvrgSolution, node_weights: Array | None, cost: Cost, silent_rounds: int = 0
+) -> Info:
     # A solve that is settled from its first round on has nothing left to do.
     finished = solution.settled and solution.rounds == 1
     return Info(
@@ -64,4 +66,5 @@ def _info(solution: SvrgSolution, node_weights: Array | None, cost: Cost) -> Inf
         cost,
         {"training_loss": solution.loss},
         stop="converged: training no longer moves the model" if finished else None,
+        silent_rounds=silent_rounds,
     )

@@ -4,7 +4,8 @@ Every setting may be left open. What is open is chosen from the data (`automatic
 paper (`paper`).
 """
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 import jax
@@ -85,6 +86,11 @@ class MethodSettings:
     warm_start: bool | None = None
     warm_start_adjoint: bool | None = None
 
+    @staticmethod
+    def methods_with(name: str) -> tuple[str, ...]:
+        """Return the methods that have this setting."""
+        return ("bilevel",) if name in BILEVEL_ONLY else get_args(MethodName)
+
     def __post_init__(self) -> None:
         _choice("preset", self.preset, PresetName)
         _choice("solver", self.solver, SolverName)
@@ -123,12 +129,24 @@ def build(
     if method != "bilevel":
         _refuse(settings, BILEVEL_ONLY, f"is not a setting of the method {method!r}")
     learners = centre.alone if method == "local" else federation
-    inner, cost = _inner(settings, learners, centre, key)
+    inner, cost = _inner(settings, learners, key)
+    if settings.rounds is None and settings.preset == "paper":
+        inner = replace(inner, rounds=_paper_rounds(method, inner.period, federation))
     if method == "local":
         return LocalTrain(inner), Cost()
     if method == "fedavg":
         return FedAvg(inner), cost
     return _bilevel(settings, inner, len(federation.names), federation), cost
+
+
+def _paper_rounds(method: str, period: int, federation: Federation) -> int:
+    """Return the rounds of five passes over a node's data, the paper's T_s.
+
+    The other methods are evaluated after as many synchronizations as one outer iteration of Bi-level
+    takes with the paper's solver: two such solves, and one for the hypergradient.
+    """
+    rounds = math.ceil(5 * federation.batches / period)
+    return rounds if method == "bilevel" else 2 * rounds + 1
 
 
 def default_cap(nodes: int) -> float:
@@ -142,9 +160,7 @@ def _refuse(settings: MethodSettings, names: tuple[str, ...], why: str) -> None:
             raise InputError(f"{name} {why}: leave it out")
 
 
-def _inner(
-    settings: MethodSettings, learners: Federation, centre: Centre, key: Key
-) -> tuple[LocalSvrg, Cost]:
+def _inner(settings: MethodSettings, learners: Federation, key: Key) -> tuple[LocalSvrg, Cost]:
     """Choose how the model is trained."""
     cost = Cost()
     model = learners.objective.model

@@ -22,6 +22,21 @@ Points = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
+class Budget:
+    """When to stop, whatever comes first; None is no limit.
+
+    Args:
+        steps: The largest number of outer steps.
+        synchronizations: No step is begun that would probably need more than these in all.
+        points: The same for points processed by the busiest node.
+    """
+
+    steps: int | None = None
+    synchronizations: int | None = None
+    points: int | None = None
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """One row of the history: the model after an outer step, and what all steps so far have cost."""
 
@@ -36,93 +51,126 @@ class Evaluation:
 
 
 @dataclass
-class Run:
-    """What a run of an algorithm has brought."""
+class RunState:
+    """All that a run is: what it needs to go on, and what it has brought so far."""
 
+    algorithm_state: Any
+    cost: Cost
+    """What has been spent."""
+    rounds: int = 0
+    """Synchronizations, and rounds of training that count as such, against the budget."""
+    seconds: float = 0.0
     history: list[Evaluation] = field(default_factory=list)
     kept: Evaluation | None = None
     """The evaluation of the model that is the result."""
-    theta: Vector | None = None
+    kept_theta: Vector | None = None
     """That model."""
-    stopped: str = ""
-    """Why the run ended."""
+    last_theta: Vector | None = None
+    """The model after the last step."""
+    stopped: str | None = None
+    """Why the run ended, or None while it goes on."""
+
+
+def begin(
+    algorithm: Algorithm, federation: Federation, theta: Vector, cost: Cost | None = None
+) -> RunState:
+    """Return the state before the first step; `cost` is what has been spent already."""
+    cost = cost or Cost()
+    state = algorithm.init(theta, len(federation.names))
+    return RunState(state, cost, rounds=cost.synchronizations)
 
 
 def run(
     algorithm: Algorithm,
     federation: Federation,
     centre: Centre,
-    theta: Vector,
+    state: RunState,
     key: Key,
     *,
-    steps: int,
-    synchronizations: int | None = None,
+    budget: Budget,
     keep: Keep = "best",
     test: Points | None = None,
-    first_cost: Cost | None = None,
-    on_step: Callable[[Evaluation], None] | None = None,
-) -> Run:
+    after_step: Callable[[RunState], None] | None = None,
+) -> RunState:
     """Step an algorithm until it stops by itself or the budget is used up.
 
     Args:
         algorithm: What to run.
         federation: The nodes.
         centre: The owner's own data.
-        theta: The initial model.
+        state: From `begin`, or from a checkpoint; it is changed in place.
         key: Step s uses `fold_in(key, s)`.
-        steps: The largest number of outer steps.
-        synchronizations: Begin no step after this many synchronizations.
+        budget: When to stop.
         keep: Which iterate is the result.
         test: Points to report the accuracy on; they decide nothing.
-        first_cost: What has been spent before the first step.
-        on_step: Called after each step, for progress.
+        after_step: Called after each step, for progress and checkpoints.
     """
-    outcome = Run(stopped=f"stopped: reached the limit of {steps} outer steps")
-    state: Any = algorithm.init(theta, len(federation.names))
-    cost = first_cost or Cost()
-    begin = time.perf_counter()
-    # The theory's choice: every iterate is equally likely; drawn beforehand, but for early stops.
-    chosen = int(jax.random.randint(jax.random.fold_in(key, 2**31 - 1), (), 0, steps))
-    for step in range(steps):
-        if synchronizations is not None and cost.synchronizations >= synchronizations:
-            outcome.stopped = f"stopped: used the budget of {synchronizations} synchronizations"
+    clock = time.perf_counter() - state.seconds
+    while state.stopped is None:
+        state.stopped = _used_up(budget, state)
+        if state.stopped is not None:
             break
+        step = len(state.history)
+        step_key = jax.random.fold_in(key, step)
         try:
-            state, info = algorithm.step(state, jax.random.fold_in(key, step), federation, centre)
+            state.algorithm_state, info = algorithm.step(
+                state.algorithm_state, step_key, federation, centre
+            )
         except FedkinError as error:
             error.add_note(f"in outer step {step + 1}")
             raise
-        cost += info.cost
-        evaluation = _evaluate(step, info, cost, time.perf_counter() - begin, centre, test)
-        outcome.history.append(evaluation)
-        if (
-            outcome.kept is None
-            or keep == "last"
-            or (keep == "random" and step <= chosen)
-            or (keep == "best" and _quality(evaluation) > _quality(outcome.kept))
-        ):
-            outcome.kept, outcome.theta = evaluation, info.theta
-        if on_step is not None:
-            on_step(evaluation)
-        if info.stop is not None:
-            outcome.stopped = info.stop
-            break
-    return outcome
+        state.cost += info.cost
+        state.rounds += info.cost.synchronizations + info.silent_rounds
+        state.seconds = time.perf_counter() - clock
+        evaluation = _evaluate(info, state, centre, test)
+        state.history.append(evaluation)
+        state.last_theta = info.theta
+        if _is_kept(evaluation, state, keep, step_key):
+            state.kept, state.kept_theta = evaluation, info.theta
+        state.stopped = info.stop
+        if after_step is not None:
+            after_step(state)
+    return state
 
 
-def _evaluate(
-    step: int, info: Info, cost: Cost, seconds: float, centre: Centre, test: Points | None
-) -> Evaluation:
+def _used_up(budget: Budget, state: RunState) -> str | None:
+    """Return why no further step fits into the budget, or None if one does."""
+    done = len(state.history)
+    if budget.steps is not None and done >= budget.steps:
+        return f"stopped: reached the limit of {budget.steps} outer steps"
+    # The next step is taken to need as much as those so far on average; the first is always taken.
+    if budget.synchronizations is not None and done > 0:
+        next_rounds = state.rounds / done
+        if state.rounds + next_rounds > budget.synchronizations:
+            return f"stopped: used the budget of {budget.synchronizations} synchronizations"
+    if budget.points is not None and done > 0:
+        next_points = state.cost.points / done
+        if state.cost.points + next_points > budget.points:
+            return f"stopped: used the budget of {budget.points} points"
+    return None
+
+
+def _evaluate(info: Info, state: RunState, centre: Centre, test: Points | None) -> Evaluation:
     return Evaluation(
-        step=step + 1,
-        cost=cost,
-        seconds=seconds,
+        step=len(state.history) + 1,
+        cost=state.cost,
+        seconds=state.seconds,
         validation=centre.validate(info.theta),
         test=None if test is None else centre.score(info.theta, *test),
         node_weights=None if info.node_weights is None else np.asarray(info.node_weights),
         diagnostics=info.diagnostics,
         warnings=info.warnings,
     )
+
+
+def _is_kept(evaluation: Evaluation, state: RunState, keep: Keep, step_key: Key) -> bool:
+    if state.kept is None or keep == "last":
+        return True
+    if keep == "random":
+        # Replacing the iterate of step n with probability 1/n makes each of them equally likely.
+        chance = jax.random.uniform(jax.random.fold_in(step_key, 2**31 - 1))
+        return float(chance) < 1 / evaluation.step
+    return _quality(evaluation) > _quality(state.kept)
 
 
 def _quality(evaluation: Evaluation) -> tuple[float, float]:

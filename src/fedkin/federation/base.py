@@ -46,6 +46,11 @@ class Federation(Protocol):
         """The names of the nodes."""
         ...
 
+    @property
+    def batches(self) -> int:
+        """The largest number of mini-batches that a node has: steps of one pass over its data."""
+        ...
+
     def call(
         self,
         task: str,

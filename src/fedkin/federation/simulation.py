@@ -46,6 +46,7 @@ class SimulatedFederation:
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
         self.data = stack_nodes(inputs, labels, batch_size, seed)
+        self.batches = int(self.data.batches.max())
         self._state: dict[str, Any] = {}
 
     def call(

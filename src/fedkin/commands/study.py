@@ -1,0 +1,151 @@
+"""`fedkin run` and `fedkin reproduce`: studies that can be stopped, resumed and trusted."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fedkin.commands.output import JsonOption, notes, print_json, results
+from fedkin.commands.study_display import StudyDisplay
+from fedkin.errors import InputError
+from fedkin.experiments.config import StudyConfig, check_study, load_study
+from fedkin.experiments.store import results as read_results
+from fedkin.experiments.study import StudyOutcome, carry_out
+
+PAPER_GRID: dict[str, dict[str, list[Any]]] = {
+    "bilevel": {
+        "learning_rate": [0.05, 0.02, 0.01],
+        "adjoint_learning_rate": [0.0005, 0.0002, 0.0001],
+        "period": [10, 20],
+        "outer_learning_rate": [0.025, 0.02, 0.015],
+    },
+    "ditto": {"proximal": [0.05, 0.1, 0.2]},
+    "pfedme": {"proximal": [5.0, 10.0, 15.0]},
+}
+"""What the paper chooses from; the other methods take γ and τ as Bi-level has them."""
+
+OutOption = Annotated[Path, typer.Option(help="The directory for the results.")]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on with a study; finished runs are not done again.")
+]
+JobsOption = Annotated[int, typer.Option(min=1, help="Runs at the same time, in processes.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="Where data sets are; by default FEDKIN_DATA.")
+]
+
+
+def run(
+    study: Annotated[Path, typer.Argument(help="A TOML file; docs/studies.md shows its keys.")],
+    out: OutOption,
+    resume: ResumeOption = False,
+    jobs: JobsOption = 1,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Carry out a study: every combination of data sets, settings, methods and seeds in a file."""
+    _carry_out(load_study(study), out, resume, jobs, data, json)
+
+
+def reproduce(
+    out: OutOption,
+    dataset: Annotated[list[str], typer.Option(help="Data set; may be given several times.")],
+    setting: Annotated[
+        list[int] | None, typer.Option(min=1, max=4, help="Setting 1-4; default: all four.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option(help="minority or majority; default: both.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method; default: all of the paper's.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, … so many.")] = 5,
+    learning_rate: Annotated[float, typer.Option(help="γ, if it is not tuned.")] = 0.05,
+    period: Annotated[int, typer.Option(help="τ, if it is not tuned.")] = 20,
+    solver: Annotated[str, typer.Option(help="svrg (the paper's) or cg (ours).")] = "svrg",
+    synchronizations: Annotated[int, typer.Option(min=1, help="The budget of a run.")] = 800,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Choose parameters from the paper's grid by five outer iterations on seed 0.",
+        ),
+    ] = False,
+    resume: ResumeOption = False,
+    jobs: JobsOption = 1,
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run cells of the paper's table: its methods, settings and parameters."""
+    methods = method or list(StudyConfig.model_fields["method"].default)
+    content: dict[str, Any] = {
+        "dataset": dataset,
+        "setting": setting or [1, 2, 3, 4],
+        "target": target or ["minority", "majority"],
+        "method": methods,
+        "seed": list(range(seeds)),
+        "synchronizations": synchronizations,
+        "settings": {"learning_rate": learning_rate, "period": period},
+    }
+    if "bilevel" in methods:
+        content["settings"]["bilevel"] = {"solver": solver}
+    if tune:
+        content["tune"] = {name: grid for name, grid in PAPER_GRID.items() if name in methods}
+    _carry_out(check_study(content, "the options"), out, resume, jobs, data, json)
+
+
+def _carry_out(
+    study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
+) -> None:
+    with StudyDisplay(notes) as display:
+        outcome = carry_out(
+            study, out, resume=resume, jobs=jobs, display=display, data_directory=data
+        )
+    if json:
+        print_json(_answer(outcome, out))
+    elif outcome.finished:
+        results.print(_summary(out))
+        results.print(f"\nResults are in {out}; read them with fedkin.results({str(out)!r}).")
+    if outcome.failed:
+        raise InputError(
+            f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
+            f"first: {next(iter(outcome.failed.values()))}"
+        )
+
+
+def _answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    if outcome.finished:
+        columns = ["dataset", "setting", "target", "method", "seed", "validation_accuracy"]
+        best = read_results(out, best=True)
+        rows = best.loc[:, [*columns, "test_accuracy"]].to_dict(orient="records")
+    return {"finished": outcome.finished, "failed": outcome.failed, "runs": rows}
+
+
+def _summary(out: Path) -> Table:
+    """Show mean ± standard deviation over seeds, a row a cell, a column a method."""
+    best = read_results(out, best=True)
+    cells = best.groupby(["dataset", "setting", "target"], sort=False)
+    methods = list(dict.fromkeys(best.method))
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for title in ("data set", "setting", "target"):
+        table.add_column(title)
+    for method in methods:
+        table.add_column(method, justify="right")
+    for key, rows in cells:
+        accuracies = rows.groupby("method").test_accuracy
+        means, deviations = accuracies.mean(), accuracies.std(ddof=1).fillna(0.0)
+        table.add_row(
+            *(str(part) for part in key),  # pyright: ignore[reportGeneralTypeIssues]
+            *(
+                f"[bold]{_entry(means, deviations, name)}[/]"
+                if means.get(name) == means.max()
+                else _entry(means, deviations, name)
+                for name in methods
+            ),
+        )
+    return table
+
+
+def _entry(means: Any, deviations: Any, method: str) -> str:
+    return f"{means[method]:.3f} ± {deviations[method]:.3f}" if method in means else "—"

@@ -1,0 +1,191 @@
+"""One run of a study, from its config to its directory; it can be killed at any moment."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from fedkin.algorithms.centre import Centre
+from fedkin.data.federated import FederatedData
+from fedkin.data.images import ImageSource
+from fedkin.data.settings import load_setting, paper_setting, sample_federation
+from fedkin.data.sources import load_images
+from fedkin.experiments import methods
+from fedkin.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedkin.experiments.config import RunConfig
+from fedkin.experiments.history import to_row
+from fedkin.experiments.runner import Budget, Points, RunState, begin, run
+from fedkin.experiments.store import RunDirectory, pack_arrays
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.models.named import named_model
+from fedkin.models.objective import Objective
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that a run plays with."""
+
+    data: FederatedData
+    objective: Objective
+    federation: SimulatedFederation
+    centre: Centre
+    test: Points
+
+
+@lru_cache(maxsize=1)
+def _source(name: str, directory: Path | None) -> ImageSource:
+    """Load a data set once for the many runs of a study that use it one after the other."""
+    return load_images(name, directory)
+
+
+def set_up(config: RunConfig, data_directory: Path | None = None) -> Scene:
+    """Draw the federation of a run and give it a model."""
+    source = _source(config.dataset, data_directory)
+    if isinstance(config.setting, int):
+        setting = paper_setting(config.dataset, config.setting)
+    else:
+        setting = load_setting(Path(config.setting))
+    data = sample_federation(
+        source,
+        setting,
+        config.target,
+        config.seed,
+        minority_nodes=config.minority_nodes,
+        majority_nodes=config.majority_nodes,
+        train_size=config.train_size,
+        validation_size=config.validation_size,
+        test_size=config.test_size,
+    )
+    shape = data.validation[0].shape[1:]
+    model = named_model(config.model, "classification", len(data.classes), shape)
+
+    def prepare(points: Points) -> Points:
+        return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
+
+    validation = prepare(data.validation)
+    objective = Objective.create(model, jnp.asarray(validation[0][:2]))
+    federation = SimulatedFederation(
+        objective,
+        [prepare(points) for points in data.nodes],
+        names=data.names,
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
+    centre = Centre(objective, *validation, batch_size=config.batch_size, seed=config.seed)
+    return Scene(data, objective, federation, centre, prepare(data.test))
+
+
+def run_cell(
+    config: RunConfig,
+    parent: Path,
+    *,
+    data_directory: Path | None = None,
+    after_step: Callable[[RunState], None] | None = None,
+) -> dict[str, Any]:
+    """Run what the config says, or go on from its checkpoint; return the outcome.
+
+    Args:
+        config: The run.
+        parent: The directory that holds the run's own.
+        data_directory: Where data sets are; by default `FEDKIN_DATA`.
+        after_step: Called after each outer step, for progress.
+    """
+    directory = RunDirectory(parent, config)
+    directory.create()
+    scene = set_up(config, data_directory)
+    key = methods.training_key(config.seed)
+    algorithm, cost = methods.build(
+        config.method,
+        config.settings,
+        scene.federation,
+        scene.centre,
+        jax.random.fold_in(key, 2**31 - 2),
+    )
+    theta = scene.objective.init(methods.initial_model_key(config.seed))
+    state = begin(algorithm, scene.federation, theta, cost)
+    if directory.checkpoint.exists():
+        load_checkpoint(directory.checkpoint, state, scene.federation, scene.centre)
+        directory.log(f"resumed after step {len(state.history)}")
+
+    def record(state: RunState) -> None:
+        save_checkpoint(directory.checkpoint, state, scene.federation, scene.centre)
+        directory.log(_log_line(state))
+        if after_step is not None:
+            after_step(state)
+
+    run(
+        algorithm,
+        scene.federation,
+        scene.centre,
+        state,
+        key,
+        budget=Budget(config.steps, config.synchronizations, config.points),
+        test=scene.test,
+        after_step=record,
+    )
+    outcome = _outcome(state, scene)
+    directory.finish(outcome, _files(state, scene))
+    return outcome
+
+
+def _log_line(state: RunState) -> str:
+    last = state.history[-1]
+    test = math.nan if last.test is None else last.test.accuracy
+    line = (
+        f"step {last.step}: {last.cost.synchronizations} synchronizations, {last.seconds:.1f} s, "
+        f"validation {last.validation.accuracy:.4f}, test {test:.4f}"
+    )
+    return "\n".join([line, *(f"warning: {warning}" for warning in last.warnings)])
+
+
+def _outcome(state: RunState, scene: Scene) -> dict[str, Any]:
+    """Summarise a run: the row of its best model, and what a reader should know."""
+    kept = state.kept
+    assert kept is not None
+    row = to_row(kept, scene.data.names)
+    similar = None
+    if kept.node_weights is not None:
+        similar = float(kept.node_weights[np.array(scene.data.similar)].sum())
+    names = ("step", "synchronizations", "points", "bytes_up", "bytes_down", "seconds")
+    return {name: row[name] for name in names} | {
+        "validation_accuracy": kept.validation.accuracy,
+        "test_accuracy": None if kept.test is None else kept.test.accuracy,
+        "similar_weight": similar,
+        "stopped": state.stopped,
+        "steps": len(state.history),
+        "total_seconds": state.seconds,
+        "total_synchronizations": state.cost.synchronizations,
+        "warnings": [warning for each in state.history for warning in each.warnings],
+    }
+
+
+def _files(state: RunState, scene: Scene) -> dict[str, bytes]:
+    data = scene.data
+    history = pd.DataFrame([to_row(evaluation, data.names) for evaluation in state.history])
+    weights = None
+    if state.kept is not None and state.kept.node_weights is not None:
+        weights = dict(zip(data.names, state.kept.node_weights.tolist(), strict=True))
+    held = {
+        "names": data.names,
+        "similar": data.similar,
+        "classes": data.classes,
+        "points": [len(labels) for _, labels in data.nodes],
+        "class_counts": [
+            np.bincount(labels, minlength=len(data.classes)).tolist() for _, labels in data.nodes
+        ],
+        "validation_counts": np.bincount(data.validation[1], minlength=len(data.classes)).tolist(),
+    }
+    return {
+        "history.parquet": history.to_parquet(index=False),
+        "weights.json": json.dumps(weights, indent=2).encode(),
+        "data.json": json.dumps(held).encode(),
+        "models.npz": pack_arrays({"best": state.kept_theta, "last": state.last_theta}),
+    }

@@ -1,0 +1,117 @@
+"""Checkpoints: a run as it stands after an outer step, in one file that is there whole or not at all."""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.algorithms.centre import Centre
+from fedkin.errors import InputError
+from fedkin.experiments.history import from_json, to_json
+from fedkin.experiments.runner import RunState
+from fedkin.federation.base import Cost, Federation
+from fedkin.nodes.tasks import empty_slot
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, finds the old content or the new, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another directory, "
+            "then continue with --resume: nothing that was finished is lost"
+        ) from error
+
+
+def save_checkpoint(path: Path, state: RunState, federation: Federation, centre: Centre) -> None:
+    """Write everything that the run needs to go on as if it had never stopped."""
+    description = {
+        "cost": vars(state.cost),
+        "rounds": state.rounds,
+        "seconds": state.seconds,
+        "history": [to_json(evaluation) for evaluation in state.history],
+        "kept": None if state.kept is None else state.kept.step - 1,
+        "stopped": state.stopped,
+    }
+    arrays: dict[str, Any] = {
+        "description": np.frombuffer(json.dumps(description).encode(), np.uint8)
+    }
+    for number, leaf in enumerate(jax.tree.leaves(state.algorithm_state)):
+        arrays[f"algorithm/{number}"] = np.asarray(leaf)
+    for owner, holder in (("federation", federation), ("alone", centre.alone)):
+        for slot, content in holder.export_state().items():
+            for number, leaf in enumerate(jax.tree.leaves(content)):
+                arrays[f"{owner}/{slot}/{number}"] = np.asarray(leaf)
+    for name in ("kept_theta", "last_theta"):
+        if getattr(state, name) is not None:
+            arrays[name] = np.asarray(getattr(state, name))
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_checkpoint(path: Path, state: RunState, federation: Federation, centre: Centre) -> None:
+    """Bring a fresh run to where the checkpoint was taken.
+
+    Args:
+        path: The file.
+        state: The run as `begin` made it; it gives the shapes and is changed in place.
+        federation: The nodes; their state is replaced.
+        centre: The centre; its state is replaced.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        description = json.loads(arrays.pop("description").tobytes())
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, json.JSONDecodeError) as error:
+        raise InputError(
+            f"the checkpoint {path} is damaged ({error}): delete it to begin this run anew"
+        ) from error
+    state.algorithm_state = _restore(state.algorithm_state, _leaves(arrays, "algorithm/"))
+    for owner, holder in (("federation", federation), ("alone", centre.alone)):
+        slots = {name.split("/")[1] for name in arrays if name.startswith(f"{owner}/")}
+        restored = {}
+        for slot in sorted(slots):
+            template = empty_slot(slot, holder.objective)
+            restored[slot] = _restore(template, _leaves(arrays, f"{owner}/{slot}/"))
+        holder.import_state(restored)
+    state.cost = Cost(**description["cost"])
+    state.rounds = description["rounds"]
+    state.seconds = description["seconds"]
+    state.history = [from_json(row) for row in description["history"]]
+    state.stopped = description["stopped"]
+    if description["kept"] is not None:
+        state.kept = state.history[description["kept"]]
+        state.kept_theta = jnp.asarray(arrays["kept_theta"])
+        state.last_theta = jnp.asarray(arrays["last_theta"])
+
+
+def _leaves(arrays: Mapping[str, np.ndarray], prefix: str) -> list[np.ndarray]:
+    count = sum(name.startswith(prefix) for name in arrays)
+    return [arrays[f"{prefix}{number}"] for number in range(count)]
+
+
+def _restore(template: Any, leaves: list[np.ndarray]) -> Any:
+    """Arrange leaves as the template is; plain numbers become plain numbers again."""
+    models, structure = jax.tree.flatten(template)
+    if len(models) != len(leaves):
+        raise InputError("the checkpoint is of another version of fedkin: delete it to begin anew")
+    restored = [
+        type(model)(leaf.item()) if isinstance(model, (bool, int, float)) else jnp.asarray(leaf)
+        for model, leaf in zip(models, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, restored)

@@ -1,0 +1,254 @@
+"""Results on disk: one directory a run, an index over a study, one table to read it all.
+
+DIR/study.json              the format, and the study as it was asked for
+DIR/index.csv               one row a finished run (made anew from the runs)
+DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its libraries
+              history.parquet, weights.json, data.json, models.npz, log.txt
+              checkpoint.npz    while the run is under way
+              finished.json     written last: outcome, and a checksum of every other file
+DIR/tuning/NAME/…           the short runs that chose parameters
+"""
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from fedkin.errors import InputError
+from fedkin.experiments.checkpoint import write_atomically
+from fedkin.experiments.config import FORMAT, RunConfig, StudyConfig
+from fedkin.version import __version__
+
+CHECKED_FILES = ("config.json", "history.parquet", "weights.json", "data.json", "models.npz")
+KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "run"]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result may depend on."""
+    libraries = ("jax", "jaxlib", "numpy", "optax")
+    return {"fedkin": __version__, "python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in libraries
+    }
+
+
+class RunDirectory:
+    """The directory of one run."""
+
+    def __init__(self, parent: Path, config: RunConfig) -> None:
+        self.path = parent / config.directory
+        self.config = config
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of a run under way."""
+        return self.path / "checkpoint.npz"
+
+    def create(self) -> None:
+        """Make the directory and write the config; an edited config is refused."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make {self.path}: {error.strerror}") from error
+        file = self.path / "config.json"
+        if file.exists():
+            read_config(self.path)
+        else:
+            content = {"format": FORMAT, "config": self.config.model_dump(mode="json")}
+            _write_json(file, content | {"versions": versions()})
+
+    def is_finished(self) -> bool:
+        """Tell whether the run is finished and whole; a damaged one counts as not finished."""
+        return read_finished(self.path) is not None
+
+    def finish(self, outcome: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """Write all results, the outcome last; then the checkpoint is no longer needed."""
+        for name, content in files.items():
+            write_atomically(self.path / name, content)
+        checksums = {name: _checksum(self.path / name) for name in CHECKED_FILES}
+        _write_json(self.path / "finished.json", {**outcome, "files": checksums})
+        self.checkpoint.unlink(missing_ok=True)
+
+    def log(self, line: str) -> None:
+        """Add a line to the run's log."""
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a run's config, and refuse one that was edited or is of another version."""
+    try:
+        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise InputError(
+                f"{path} was written by a version of fedkin with format {content.get('format')}, "
+                f"this one has {FORMAT}: read it with that version, or choose another directory"
+            )
+        config = RunConfig.model_validate(content["config"])
+    except (OSError, ValueError, KeyError, AttributeError, ValidationError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path / 'config.json'} is damaged or was edited: delete the directory {path.name} "
+            "to run it anew"
+        ) from error
+    if config.directory != path.name:
+        raise InputError(
+            f"{path / 'config.json'} was edited: its content no longer belongs to the directory's "
+            "name. Put it back, or delete the directory to run it anew"
+        )
+    return config
+
+
+def read_finished(path: Path) -> dict[str, Any] | None:
+    """Return the outcome of a finished run, or None if it is not finished or a file is damaged."""
+    try:
+        outcome = json.loads((path / "finished.json").read_text(encoding="utf-8"))
+        whole = all(_checksum(path / name) == outcome["files"][name] for name in CHECKED_FILES)
+    except (OSError, ValueError, KeyError):
+        return None
+    return outcome if whole else None
+
+
+class Store:
+    """The results of a study."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.path = Path(directory)
+
+    @property
+    def runs(self) -> Path:
+        """Where the study's own runs are."""
+        return self.path / "runs"
+
+    @property
+    def tuning(self) -> Path:
+        """Where the short runs are that chose parameters."""
+        return self.path / "tuning"
+
+    def open(self, study: StudyConfig, *, resume: bool) -> None:
+        """Begin or go on with a study in this directory."""
+        file = self.path / "study.json"
+        if file.exists():
+            self._check_format()
+            if not resume:
+                raise InputError(
+                    f"{self.path} already holds a study: add --resume to go on with it (finished runs "
+                    "are kept), or choose another directory"
+                )
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise InputError(f"{self.path} holds other files: choose a new or empty directory")
+        content = {"format": FORMAT, "study": study.model_dump(mode="json"), "versions": versions()}
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            _write_json(file, content)
+            self.runs.mkdir(exist_ok=True)
+            self.tuning.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {self.path}: {error.strerror}; choose another directory"
+            ) from error
+
+    def finished(self) -> list[tuple[RunConfig, dict[str, Any], Path]]:
+        """Return every finished run of the study: its config, its outcome, its directory."""
+        self._check_format()
+        found = []
+        for path in sorted(self.runs.iterdir()):
+            outcome = read_finished(path) if path.is_dir() else None
+            if outcome is not None:
+                found.append((read_config(path), outcome, path))
+        return found
+
+    def write_index(self) -> None:
+        """Write one row for each finished run."""
+        rows = [
+            _keys(config, path) | {name: outcome.get(name) for name in OUTCOME_COLUMNS}
+            for config, outcome, path in self.finished()
+        ]
+        table = pd.DataFrame(rows, columns=[*KEY_COLUMNS, *OUTCOME_COLUMNS])
+        write_atomically(self.path / "index.csv", table.to_csv(index=False).encode())
+
+    def _check_format(self) -> None:
+        file = self.path / "study.json"
+        if not self.path.is_dir():
+            raise InputError(f"there is no directory {self.path}")
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            found = content["format"]
+        except FileNotFoundError as error:
+            raise InputError(f"{self.path} holds no study: there is no study.json in it") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{file} is damaged: delete it and run the study again with the same --out"
+            ) from error
+        if found != FORMAT:
+            raise InputError(
+                f"{self.path} was written by a version of fedkin with format {found}, this one has "
+                f"{FORMAT}: read it with that version, or choose another directory"
+            )
+
+
+OUTCOME_COLUMNS = [
+    "step",
+    "synchronizations",
+    "points",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "validation_accuracy",
+    "test_accuracy",
+    "similar_weight",
+    "stopped",
+]
+
+
+def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
+    """Read a study's results as one table.
+
+    Args:
+        directory: The study's directory.
+        best: One row a run, at its best validation accuracy; otherwise one row an evaluation.
+
+    Returns:
+        Columns `dataset`, `setting`, `target`, `method`, `seed`, `run`, then the costs, losses and
+        accuracies, the weight of each node and diagnostics.
+    """
+    tables = []
+    for config, outcome, path in Store(directory).finished():
+        history = pd.read_parquet(path / "history.parquet")
+        if best:
+            history = history[history.step == outcome["step"]]
+        for place, (name, value) in enumerate(_keys(config, path).items()):
+            history.insert(place, name, value)
+        tables.append(history)
+    if not tables:
+        raise InputError(f"{directory} holds no finished run yet")
+    return pd.concat(tables, ignore_index=True)
+
+
+def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
+    """Return named arrays as the bytes of an `.npz` file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **jax.tree.map(np.asarray, dict(arrays)))
+    return buffer.getvalue()
+
+
+def _keys(config: RunConfig, path: Path) -> dict[str, Any]:
+    keys = {name: getattr(config, name) for name in KEY_COLUMNS[:-1]}
+    return keys | {"setting": str(config.setting), "run": path.name}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,256 @@
+"""Carrying out a study: tune, then run every cell, in one process or several."""
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from typing import Any, Protocol
+
+import pandas as pd
+
+from fedkin.errors import FedkinError, InputError
+from fedkin.experiments.cell import run_cell
+from fedkin.experiments.checkpoint import write_atomically
+from fedkin.experiments.config import RunConfig, StudyConfig, with_settings
+from fedkin.experiments.runner import RunState
+from fedkin.experiments.store import RunDirectory, Store, read_finished
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run under way has to tell."""
+
+    run: str
+    step: int
+    synchronizations: int
+    validation_accuracy: float | None
+    test_accuracy: float | None
+
+
+class Display(Protocol):
+    """Shows how a study goes on."""
+
+    def begin(self, phase: str, total: int, finished: int) -> None:
+        """Show the beginning of a phase of `total` runs, of which some are finished already."""
+        ...
+
+    def report(self, report: Report) -> None:
+        """Show how a run goes on."""
+        ...
+
+    def done(self, run: str, error: str | None) -> None:
+        """Show that a run is finished, or why it failed."""
+        ...
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """What has become of a study's runs."""
+
+    finished: int
+    failed: dict[str, str]
+    """The runs that failed, with the reason."""
+
+
+def carry_out(
+    study: StudyConfig,
+    directory: Path,
+    *,
+    resume: bool,
+    jobs: int,
+    display: Display,
+    data_directory: Path | None = None,
+) -> StudyOutcome:
+    """Do all runs of a study that are not finished yet.
+
+    A run that fails (its training diverges, say) does not stop the others.
+    """
+    if jobs < 1:
+        raise InputError(f"--jobs must be 1 or more, not {jobs}")
+    store = Store(directory)
+    store.open(study, resume=resume)
+    runs = list(study.runs())
+    candidates = {run.directory: study.candidates(run) for run in runs}
+    trials = {trial.directory: trial for each in candidates.values() for trial in each}
+    failed: dict[str, str] = {}
+    if trials:
+        failed |= _do(trials.values(), store.tuning, "tuning", jobs, display, data_directory)
+        chosen = [_choose(run, candidates[run.directory], store) for run in runs]
+        _write_choices(study, runs, chosen, store)
+        runs = [run for run in chosen if run is not None]
+    failed |= _do(runs, store.runs, "running", jobs, display, data_directory, store.write_index)
+    store.write_index()
+    finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
+    return StudyOutcome(finished, failed)
+
+
+def _choose(run: RunConfig, trials: list[RunConfig], store: Store) -> RunConfig | None:
+    """Give a run the parameters of its best trial: the highest validation accuracy at the end.
+
+    None if all trials have failed.
+    """
+    if not trials:
+        return run
+    scores = [_trial_score(store.tuning / trial.directory) for trial in trials]
+    best = max(range(len(trials)), key=lambda number: scores[number] or (-1.0, 0.0))
+    if scores[best] is None:
+        return None
+    return with_settings(run, _given(trials[best]))
+
+
+def _trial_score(path: Path) -> tuple[float, float] | None:
+    if read_finished(path) is None:
+        return None
+    last = pd.read_parquet(path / "history.parquet").iloc[-1]
+    return float(last.validation_accuracy), -float(last.validation_loss)
+
+
+def _given(run: RunConfig) -> dict[str, Any]:
+    return {name: value for name, value in vars(run.settings).items() if value is not None}
+
+
+def _write_choices(
+    study: StudyConfig, runs: list[RunConfig], chosen: list[RunConfig | None], store: Store
+) -> None:
+    """Write, for every run, the trials with their scores and the parameters chosen."""
+    choices = {}
+    for run, choice in zip(runs, chosen, strict=True):
+        trials = study.candidates(run)
+        if not trials or choice is None:
+            continue
+        scores = [_trial_score(store.tuning / trial.directory) for trial in trials]
+        choices[choice.directory] = {
+            "chosen": _given(choice),
+            "trials": [
+                {
+                    "parameters": _given(trial),
+                    "validation_accuracy": None if score is None else score[0],
+                }
+                for trial, score in zip(trials, scores, strict=True)
+            ],
+        }
+    write_atomically(store.path / "tuning.json", json.dumps(choices, indent=2).encode())
+
+
+def _do(
+    runs: Iterable[RunConfig],
+    parent: Path,
+    phase: str,
+    jobs: int,
+    display: Display,
+    data_directory: Path | None,
+    after_run: Callable[[], None] = lambda: None,
+) -> dict[str, str]:
+    """Do the runs that are not finished; return those that failed, with the reason."""
+    runs = list(runs)
+    pending = [run for run in runs if not RunDirectory(parent, run).is_finished()]
+    display.begin(phase, len(runs), len(runs) - len(pending))
+    failed: dict[str, str] = {}
+
+    def finish(run: RunConfig, error: str | None) -> None:
+        if error is not None:
+            failed[run.directory] = error
+        display.done(run.directory, error)
+        after_run()
+
+    if jobs == 1 or len(pending) <= 1:
+        for run in pending:
+            finish(run, _attempt(run, parent, data_directory, display.report))
+    else:
+        _in_processes(pending, parent, jobs, display, data_directory, finish)
+    return failed
+
+
+def _attempt(
+    run: RunConfig,
+    parent: Path,
+    data_directory: Path | None,
+    report: Callable[[Report], None],
+) -> str | None:
+    """Do one run; return what was wrong, or None."""
+
+    def tell(state: RunState) -> None:
+        last = state.history[-1]
+        test = None if last.test is None else last.test.accuracy
+        report(
+            Report(
+                run.directory,
+                last.step,
+                last.cost.synchronizations,
+                last.validation.accuracy,
+                test,
+            )
+        )
+
+    try:
+        run_cell(run, parent, data_directory=data_directory, after_step=tell)
+    except FedkinError as error:
+        return " ".join([str(error), *getattr(error, "__notes__", [])])
+    return None
+
+
+_reports: Any = None
+"""In a worker process: where it sends its reports."""
+
+
+def _start_worker(reports: Any, shares: Any) -> None:
+    """Confine a worker to its share of the cores, so that workers do not get into each other's way.
+
+    XLA sizes its thread pools by the cores a process may use, when it is first used.
+    """
+    global _reports
+    _reports = reports
+    share = shares.get()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, share)
+
+
+def _work(run: RunConfig, parent: Path, data_directory: Path | None) -> str | None:
+    return _attempt(run, parent, data_directory, _reports.put)
+
+
+def _in_processes(
+    runs: list[RunConfig],
+    parent: Path,
+    jobs: int,
+    display: Display,
+    data_directory: Path | None,
+    finish: Callable[[RunConfig, str | None], None],
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    reports, shares = context.Queue(), context.Queue()
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    for worker in range(jobs):
+        shares.put(set(cores[worker::jobs]) or {cores[worker % len(cores)]})
+    pool = ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(reports, shares))
+    try:
+        waiting: dict[Future[str | None], RunConfig] = {
+            pool.submit(_work, run, parent, data_directory): run for run in runs
+        }
+        while waiting:
+            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+            _pass_on(reports, display)
+            for future in done:
+                finish(waiting.pop(future), future.result())
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a worker process ended unexpectedly (out of memory?): nothing that was finished is lost; "
+            "continue with --resume, perhaps with fewer --jobs"
+        ) from error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+
+
+def _pass_on(reports: Any, display: Display) -> None:
+    while True:
+        try:
+            display.report(reports.get_nowait())
+        except Empty:
+            return
