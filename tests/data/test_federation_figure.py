@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedkin.data.federated import class_shares
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
-from fedkin.report.federation_figure import class_shares, draw_federation, save_figure
+from fedkin.report.federation_figure import draw_federation, save_figure
 
 
 @pytest.fixture

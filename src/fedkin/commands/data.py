@@ -11,12 +11,11 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from fedkin.commands.output import JsonOption, notes, print_json, results
-from fedkin.data.federated import FederatedData, Target
+from fedkin.data.federated import FederatedData, Target, class_shares
 from fedkin.data.images import Progress
 from fedkin.data.settings import Setting, load_setting, paper_setting, sample_federation
 from fedkin.data.sources import DATA_SETS, data_directory, find, load_images, resolve
 from fedkin.errors import InputError
-from fedkin.report.federation_figure import class_shares, draw_federation, save_figure
 
 app = typer.Typer(
     help="Which data sets are at hand, and what is in a federation before training on it."
@@ -112,6 +111,9 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Draw nodes × classes and sample images of a federation to PNG and SVG."""
+    # Imported here, because matplotlib takes a second and only this command needs it.
+    from fedkin.report.federation_figure import draw_federation, save_figure
+
     if name == HEART_DISEASE:
         raise InputError(f"{HEART_DISEASE} holds tables, not images: see fedkin fit --help")
     resolve(name, directory)

@@ -87,6 +87,13 @@ class FederatedData:
     description: FederationDescription
 
 
+def class_shares(federation: FederatedData) -> np.ndarray:
+    """The share of every label (column) on every node, then in validation and test (rows)."""
+    rows = [*federation.nodes, federation.validation, federation.test]
+    counts = [np.bincount(labels, minlength=len(federation.classes)) for _, labels in rows]
+    return np.array([count / count.sum() for count in counts])
+
+
 def build_federation(source: ImageSource, description: FederationDescription) -> FederatedData:
     """Collect the images of every node. The same source and description give the same bytes."""
     if source.checksum != description.checksum:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from fedkin.data import downsampled_imagenet, image_folders, parquet
 from fedkin.data.cache import FileState, MakeArray, cache_places, cached
@@ -208,6 +207,9 @@ def _digits() -> ImageSource:
     The images stand in the order of their writers, and at first as 0, 1, …, 9, 0, 1, …: every third
     (3 and 10 have no common factor) gives both parts all writers and all digits about evenly.
     """
+    # Imported here, because scikit-learn takes seconds and few commands need it.
+    from sklearn.datasets import load_digits
+
     pixels, labels = load_digits(return_X_y=True)
     # Values are counts 0 … 16 of dark pixels in 4x4 blocks.
     images = np.rint(np.asarray(pixels) * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedkin.data.federated import Examples, FederatedData
+from fedkin.data.federated import Examples, FederatedData, class_shares
 from fedkin.errors import InputError
 
 # Of Okabe and Ito's palette, which stays apart for all common kinds of colour blindness; the heat
@@ -20,13 +20,6 @@ HEAT_MAP = "viridis_r"
 
 MOST_SAMPLE_COLUMNS = 12
 SAMPLES_A_CLASS = 2
-
-
-def class_shares(federation: FederatedData) -> np.ndarray:
-    """The share of every label (column) on every node, then in validation and test (rows)."""
-    rows = [*federation.nodes, federation.validation, federation.test]
-    counts = [np.bincount(labels, minlength=len(federation.classes)) for _, labels in rows]
-    return np.array([count / count.sum() for count in counts])
 
 
 def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence[int]]) -> Figure:
