@@ -39,6 +39,6 @@ def check_pull(learning_rate: float, proximal: float) -> None:
     if not learning_rate * proximal < 1:
         raise InputError(
             f"learning_rate times proximal must be below 1, not {learning_rate:g} x {proximal:g} = "
-            f"{learning_rate * proximal:g}: choose a smaller learning_rate (below {1 / proximal:g}) or a "
-            f"smaller proximal (below {1 / learning_rate:g})"
+            f"{learning_rate * proximal:g}: choose a smaller learning_rate (below {1 / proximal:.3g}) or a "
+            f"smaller proximal (below {1 / learning_rate:.3g})"
         )
