@@ -51,6 +51,8 @@ def fit(
     outer_learning_rate: float | None = None,
     warm_start: bool | None = None,
     warm_start_adjoint: bool | None = None,
+    proximal: float | None = None,
+    personal_steps: int | None = None,
     on_step: Callable[[Evaluation], None] | None = None,
 ) -> Result:
     """Learn with whom to learn, and how much: the weight of each node, and the model.
@@ -65,7 +67,8 @@ def fit(
         model: `logistic`, `ridge`, `mlp`, `cnn`, or any object with `init(key, X)` and
             `apply(params, X)`, such as a Flax linen module.
         method: `bilevel` learns the weights; `fedavg` gives all nodes the same; `local` trains on the
-            validation data alone.
+            validation data alone; `ditto` and `pfedme` train a model on all nodes alike and fit it to the
+            validation data.
         cap: The largest weight that one node may get, from 1/K to 1. By default 1/3, or 2/K with fewer
             than six nodes. A smaller cap spreads trust over more nodes.
         seed: Decides everything random: the same seed gives the same result, bit for bit.
@@ -78,7 +81,8 @@ def fit(
         synchronizations: Begin no outer step after so many synchronizations.
         keep: Which iterate is the result: the `best` by validation accuracy, the `last`, or a `random`
             one as in the theory. By default the last for convex models with the automatic preset,
-            where iterations end at convergence, and the best otherwise, as in the paper.
+            where iterations end at convergence, and the best otherwise, as in the paper; `ditto` and
+            `pfedme` do not converge, but hover, so there it is always the best.
         preset: Where open choices below come from: `automatic`, from the data, or `paper`, the fixed
             values of the paper's experiments.
         learning_rate: The step size γ of training.
@@ -93,6 +97,9 @@ def fit(
         outer_learning_rate: That fixed step η.
         warm_start: Whether training goes on from the last model (default) or from zero.
         warm_start_adjoint: Whether the solver goes on from the last solution or from zero (default).
+        proximal: The strength λ of the pull towards the shared model (default: 0.1 for `ditto`, 15 for
+            `pfedme`).
+        personal_steps: Steps on the personal model in a synchronization (`ditto`; default: 25).
         on_step: Called after each outer step, with its evaluation.
 
     Returns:
@@ -117,6 +124,8 @@ def fit(
         outer_learning_rate=outer_learning_rate,
         warm_start=warm_start,
         warm_start_adjoint=warm_start_adjoint,
+        proximal=proximal,
+        personal_steps=personal_steps,
     )
     if keep not in (None, *get_args(Keep)):
         raise InputError(f"keep={keep!r} is unknown; choose one of {', '.join(get_args(Keep))}")
@@ -135,7 +144,11 @@ def fit(
     centre = Centre(
         objective, *_prepare(chosen, arrays.validation), batch_size=batch_size, seed=seed
     )
-    converges = preset == "automatic" and isinstance(chosen, LinearModel)
+    converges = (
+        preset == "automatic"
+        and isinstance(chosen, LinearModel)
+        and method not in methods.DEFAULT_PROXIMAL
+    )
     key = methods.training_key(seed)
     algorithm, cost = methods.build(
         method, settings, federation, centre, jax.random.fold_in(key, 2**31 - 2)

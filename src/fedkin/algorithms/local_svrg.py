@@ -100,13 +100,9 @@ def solve_inner(
         moved = combine(node_weights, replies["point"])
         loss = float(combine(node_weights, replies["loss"][:, None])[0])
         first_loss = loss if number == 0 else first_loss
-        finite = math.isfinite(loss) and bool(jnp.isfinite(moved).all())
-        if not (finite and loss <= LOSS_CEILING * max(first_loss, 1.0)):
-            raise DivergedError(
-                f"training the model diverged in round {number + 1} (loss {first_loss:.3g} at first, "
-                f"{loss:.3g} now): the learning rate γ = {settings.learning_rate:g} is too large for "
-                f"these data; try learning_rate={settings.learning_rate / 10:g}"
-            )
+        refuse_divergence(
+            "the model", number + 1, moved, first_loss, loss, learning_rate=settings.learning_rate
+        )
         move, point = jnp.linalg.norm(moved - point), moved
         settled = settings.tolerance is not None and bool(
             move <= settings.tolerance * jnp.linalg.norm(point)
@@ -155,6 +151,37 @@ def solve_adjoint(
             return SvrgSolution(start, cost, number + 1, float("nan"), settled=False), False
         point = moved
     return SvrgSolution(point, cost, settings.rounds, float("nan"), settled=False), True
+
+
+def refuse_divergence(
+    what: str,
+    round_number: int,
+    point: Vector,
+    first_loss: float,
+    loss: float,
+    *,
+    learning_rate: float,
+) -> None:
+    """Check that training is still within bounds.
+
+    Args:
+        what: What is trained, for the message.
+        round_number: The round of this step, from 1 on, for the message.
+        point: The iterate after it.
+        first_loss: The training loss in the first round.
+        loss: The training loss in this round.
+        learning_rate: The step size γ to blame.
+
+    Raises:
+        DivergedError: If the loss has grown out of proportion, or a number is not finite.
+    """
+    finite = math.isfinite(loss) and bool(jnp.isfinite(point).all())
+    if not (finite and loss <= LOSS_CEILING * max(first_loss, 1.0)):
+        raise DivergedError(
+            f"training {what} diverged in round {round_number} (loss {first_loss:.3g} at first, "
+            f"{loss:.3g} now): the learning rate γ = {learning_rate:g} is too large for "
+            f"these data; try learning_rate={learning_rate / 10:g}"
+        )
 
 
 def slower(settings: LocalSvrg, factor: float) -> LocalSvrg:

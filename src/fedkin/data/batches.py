@@ -42,6 +42,12 @@ class NodeData(NamedTuple):
         weights = None if self.weights is None else self.weights[index]
         return Batch(self.inputs[rows], self.labels[rows], weights)
 
+    def batch_points(self, indices: Array) -> Array:
+        """Count the points of mini-batches of one node, filling left out."""
+        if self.weights is None:
+            return jnp.full(indices.shape, self.rows.shape[-1])
+        return jnp.sum(self.weights[indices] > 0, axis=-1)
+
 
 OWN_FIELDS = NodeData(None, None, 0, 0, 0, 0)  # pyright: ignore[reportArgumentType]
 """Which fields differ from node to node in a stack: the `in_axes` of `vmap`."""

@@ -13,6 +13,7 @@ import jax
 from fedkin.algorithms.base import Algorithm
 from fedkin.algorithms.bilevel import AcceleratedBilevel, AdaptiveBilevel, ProximalBilevel
 from fedkin.algorithms.centre import Centre
+from fedkin.algorithms.ditto import Ditto
 from fedkin.algorithms.hypergradient import (
     AdjointSolver,
     ConjugateGradientSolver,
@@ -20,6 +21,7 @@ from fedkin.algorithms.hypergradient import (
     SvrgSolver,
 )
 from fedkin.algorithms.local_svrg import LocalSvrg
+from fedkin.algorithms.pfedme import PFedMe
 from fedkin.algorithms.training import FedAvg, LocalTrain
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
@@ -27,7 +29,7 @@ from fedkin.models.base import LinearModel
 from fedkin.numerics.simplex import check_cap
 from fedkin.types import Key
 
-MethodName = Literal["bilevel", "fedavg", "local"]
+MethodName = Literal["bilevel", "fedavg", "local", "ditto", "pfedme"]
 SolverName = Literal["cg", "svrg", "neumann"]
 OuterName = Literal["adaptive", "proximal", "accelerated"]
 PresetName = Literal["automatic", "paper"]
@@ -47,6 +49,13 @@ BILEVEL_ONLY = (
     "warm_start",
     "warm_start_adjoint",
 )
+
+DEFAULT_PROXIMAL = {"ditto": 0.1, "pfedme": 15.0}
+"""The methods that personalise a shared model, and their λ: the middle of the paper's grid for Ditto, its
+top for pFedMe."""
+
+LARGEST_PULL = 0.75
+"""An open step size γ keeps γλ at this or below: the largest product on the paper's grids, 0.05 x 15."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,8 @@ class MethodSettings:
         outer_learning_rate: The step size η of `proximal` and `accelerated`.
         warm_start: Whether training goes on from the last model.
         warm_start_adjoint: Whether the solver goes on from the last solution.
+        proximal: The strength λ of the pull towards the shared model (ditto and pfedme).
+        personal_steps: Steps on the personal model in a synchronization (ditto).
     """
 
     preset: PresetName = "automatic"
@@ -85,6 +96,8 @@ class MethodSettings:
     outer_learning_rate: float | None = None
     warm_start: bool | None = None
     warm_start_adjoint: bool | None = None
+    proximal: float | None = None
+    personal_steps: int | None = None
 
     @staticmethod
     def methods_with(name: str) -> tuple[str, ...]:
@@ -95,11 +108,11 @@ class MethodSettings:
         _choice("preset", self.preset, PresetName)
         _choice("solver", self.solver, SolverName)
         _choice("outer", self.outer, OuterName)
-        for name in ("learning_rate", "adjoint_learning_rate", "outer_learning_rate"):
+        for name in ("learning_rate", "adjoint_learning_rate", "outer_learning_rate", "proximal"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"{name} must be a positive number, not {value!r}")
-        for name in ("period", "rounds", "solver_iterations"):
+        for name in ("period", "rounds", "solver_iterations", "personal_steps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise InputError(f"{name} must be a whole number from 1 on, not {value!r}")
@@ -126,8 +139,9 @@ def build(
         The algorithm, and what asking has cost.
     """
     _choice("method", method, MethodName)
-    if method != "bilevel":
-        _refuse(settings, BILEVEL_ONLY, f"is not a setting of the method {method!r}")
+    _refuse(settings, _not_settings_of(method), f"is not a setting of the method {method!r}")
+    if method in DEFAULT_PROXIMAL:
+        return _personalised(method, settings, federation, centre, key)
     learners = centre.alone if method == "local" else federation
     inner, cost = _inner(settings, learners, key)
     if settings.rounds is None and settings.preset == "paper":
@@ -154,6 +168,13 @@ def default_cap(nodes: int) -> float:
     return max(1 / 3, min(1.0, 2 / nodes))
 
 
+def _not_settings_of(method: str) -> tuple[str, ...]:
+    """Name the settings that would change nothing."""
+    names = () if method == "bilevel" else BILEVEL_ONLY
+    names += ("refresh_probability",) if method in DEFAULT_PROXIMAL else ("proximal",)
+    return names if method == "ditto" else (*names, "personal_steps")
+
+
 def _refuse(settings: MethodSettings, names: tuple[str, ...], why: str) -> None:
     for name in names:
         if getattr(settings, name) is not None:
@@ -164,21 +185,67 @@ def _inner(settings: MethodSettings, learners: Federation, key: Key) -> tuple[Lo
     """Choose how the model is trained."""
     cost = Cost()
     model = learners.objective.model
-    paper = settings.preset == "paper"
-    linear = isinstance(model, LinearModel)
+    convex = _is_convex_automatic(settings, learners)
     learning_rate = settings.learning_rate
-    if learning_rate is None and linear and not paper:
-        replies, cost = learners.call("smoothness", {}, key=key)
-        learning_rate = 1 / (SMOOTHNESS_MARGIN * float(replies["smoothness"].max()))
+    if learning_rate is None and convex:
+        curvature, cost = _curvature(learners, key)
+        learning_rate = 1 / (SMOOTHNESS_MARGIN * curvature)
+    period, rounds = _lengths(settings, convex)
     inner = LocalSvrg(
-        learning_rate=learning_rate or (0.02 if paper else 0.05),
-        period=settings.period or (10 if linear and not paper else 20),
-        rounds=settings.rounds or (40 if linear and not paper else 20),
+        learning_rate=learning_rate or _usual_learning_rate(settings),
+        period=period,
+        rounds=rounds,
         refresh_probability=settings.refresh_probability or 0.02,
         strong_convexity=model.l2 if isinstance(model, LinearModel) else 0.0,
-        tolerance=None if paper or not linear else 1e-3,
+        tolerance=1e-3 if convex else None,
     )
     return inner, cost
+
+
+def _personalised(
+    method: str, settings: MethodSettings, federation: Federation, centre: Centre, key: Key
+) -> tuple[Ditto | PFedMe, Cost]:
+    """Choose the settings of Ditto or pFedMe.
+
+    An open step size suits the nodes, the centre's own data, and the pull, which adds λ to the curvature.
+    """
+    cost = Cost()
+    proximal = settings.proximal or DEFAULT_PROXIMAL[method]
+    convex = _is_convex_automatic(settings, federation)
+    learning_rate = settings.learning_rate
+    if learning_rate is None and convex:
+        curvature, cost = _curvature(federation, key)
+        curvature = max(curvature, _curvature(centre.alone, key)[0])
+        learning_rate = 1 / (SMOOTHNESS_MARGIN * (curvature + proximal))
+    elif learning_rate is None:
+        learning_rate = min(_usual_learning_rate(settings), LARGEST_PULL / proximal)
+    period, rounds = _lengths(settings, convex)
+    if method == "pfedme":
+        return PFedMe(learning_rate, period, rounds, proximal), cost
+    personal_steps = settings.personal_steps or 25
+    return Ditto(learning_rate, period, rounds, proximal, personal_steps), cost
+
+
+def _is_convex_automatic(settings: MethodSettings, learners: Federation) -> bool:
+    """Tell whether training is convex, with settings chosen from the data."""
+    return settings.preset == "automatic" and isinstance(learners.objective.model, LinearModel)
+
+
+def _curvature(learners: Federation, key: Key) -> tuple[float, Cost]:
+    """Ask for the largest curvature of a mini-batch."""
+    replies, cost = learners.call("smoothness", {}, key=key)
+    return float(replies["smoothness"].max()), cost
+
+
+def _usual_learning_rate(settings: MethodSettings) -> float:
+    return 0.02 if settings.preset == "paper" else 0.05
+
+
+def _lengths(settings: MethodSettings, convex: bool) -> tuple[int, int]:
+    """Choose the local steps between synchronizations, and the synchronizations of a step."""
+    period = settings.period or (10 if convex else 20)
+    rounds = settings.rounds or (40 if convex else 20)
+    return period, rounds
 
 
 def _bilevel(

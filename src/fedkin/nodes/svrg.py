@@ -152,10 +152,7 @@ def svrg_round(
         return (moved, SvrgState(reference, reference_gradient, average, mass)), loss
 
     (point, state), losses = lax.scan(step, (point, state), (batches, coins))
-    if data.weights is None:
-        drawn = jnp.asarray(steps * data.rows.shape[-1])
-    else:
-        drawn = jnp.sum(data.weights[batches] > 0)
+    drawn = jnp.sum(data.batch_points(batches))
     evaluations = drawn * problem.evaluations_a_point + jnp.sum(coins) * data.points
     return RoundResult(state, point, jnp.mean(losses), evaluations)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from fedkin.data.batches import NodeData
 from fedkin.models.objective import Objective
-from fedkin.nodes import oracles, svrg
+from fedkin.nodes import ditto, oracles, pfedme, svrg
 from fedkin.types import Array, Key, Message, Vector
 
 NodeState = dict[str, Any]
@@ -121,6 +121,87 @@ def svrg_round(
     return {**state, problem: result.state}, answer
 
 
+def ditto_shared_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take Ditto's r steps on the shared model."""
+    result = ditto.shared_round(
+        objective, data, message["shared"], key, steps=steps, learning_rate=message["learning_rate"]
+    )
+    return state, result._asdict()
+
+
+def begin_personal(
+    objective: Objective, data: NodeData, state: NodeState, message: Message
+) -> tuple[NodeState, Array]:
+    """Begin the personal model at the shared one."""
+    return {"personal": message["shared"]}, jnp.zeros_like(data.points)
+
+
+def ditto_personal_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take Ditto's s steps on the node's personal model, and answer with it.
+
+    The answer tells all of the personal model: a task for the node that asks itself.
+    """
+    result = ditto.personal_round(
+        objective,
+        data,
+        state["personal"],
+        message["shared"],
+        key,
+        steps=steps,
+        learning_rate=message["learning_rate"],
+        proximal=message["proximal"],
+    )
+    return {**state, "personal": result.point}, result._asdict()
+
+
+def pfedme_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+    iterations: int,
+    reply: Literal["shared", "personal"],
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take pFedMe's R local rounds; answer with the node's version of the shared model, or its own."""
+    result = pfedme.local_rounds(
+        objective,
+        data,
+        message["shared"],
+        key,
+        rounds=steps,
+        learning_rate=message["learning_rate"],
+        proximal=message["proximal"],
+        tolerance=message["tolerance"],
+        iterations=iterations,
+    )
+    answer = {
+        "point": result.personal if reply == "personal" else result.shared,
+        "loss": result.loss,
+        "iterations": result.iterations,
+        "evaluations": result.evaluations,
+    }
+    return state, answer
+
+
 def hessian_product(
     objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
 ) -> tuple[NodeState, dict[str, Array]]:
@@ -177,6 +258,9 @@ TASKS: Mapping[str, Task] = {
         begin_adjoint,
         ("theta", "target"),
     ),
+    "ditto_shared_round": Task(ditto_shared_round),
+    "ditto_personal_round": Task(ditto_personal_round, ("personal",), begin_personal),
+    "pfedme_round": Task(pfedme_round),
     "hessian_product": Task(hessian_product, ("linearisation",), begin_products, ("theta",)),
     "slope": Task(slope, ("linearisation",)),
     "loss": Task(loss),

@@ -1,0 +1,44 @@
+"""What Ditto and pFedMe share: K nodes train one model, and node 0, the centre, makes it its own.
+
+The shared model is a plain average: every node has the weight 1/K, and these are the weights that the
+two methods report. Node 0 works at the same time as the nodes and sends nothing, so in a
+synchronization it costs points only where it is the busiest.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from fedkin.errors import InputError
+from fedkin.federation.base import Cost
+from fedkin.types import Array, Vector
+
+
+class PersonalisedState(NamedTuple):
+    """State of Ditto and pFedMe; node 0's personal model is kept by node 0."""
+
+    shared: Vector
+    """The shared model w."""
+    rounds: int
+    """Synchronizations so far."""
+
+
+def equal_weights(nodes: int) -> Array:
+    """Return 1/K for each of the K nodes."""
+    return jnp.full(nodes, 1 / nodes)
+
+
+def beside(cost: Cost, own: Cost) -> Cost:
+    """Return the cost of a synchronization during which the centre has worked on its own data."""
+    return replace(cost, points=max(cost.points, own.points))
+
+
+def check_pull(learning_rate: float, proximal: float) -> None:
+    """Refuse a pull towards the shared model that would carry a step of γ beyond it."""
+    if not learning_rate * proximal < 1:
+        raise InputError(
+            f"learning_rate times proximal must be below 1, not {learning_rate:g} x {proximal:g} = "
+            f"{learning_rate * proximal:g}: choose a smaller learning_rate (below {1 / proximal:.3g}) or a "
+            f"smaller proximal (below {1 / learning_rate:.3g})"
+        )

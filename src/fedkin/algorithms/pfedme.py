@@ -1,0 +1,107 @@
+"""The centre's part of pFedMe (Dinh et al. 2020, its Algorithm 1), all nodes taking part."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedkin.algorithms.base import Info
+from fedkin.algorithms.centre import Centre
+from fedkin.algorithms.local_svrg import combine, refuse_divergence
+from fedkin.algorithms.personalised import PersonalisedState, beside, check_pull, equal_weights
+from fedkin.federation.base import Cost, Federation, Replies
+from fedkin.types import Key, Vector
+
+
+@dataclass(frozen=True)
+class PFedMe:
+    """The nodes average a shared model trained on their Moreau envelopes (β = 1).
+
+    In the last synchronization of a step node 0, too, takes the R local rounds on its own data, from the
+    same broadcast as the nodes. Its last solution of the proximal subproblem is its personal model, the
+    one to evaluate. In earlier synchronizations it need not: of what it does there nothing remains.
+
+    Args:
+        learning_rate: The step size γ, of the local rounds (η) and of gradient descent in the subproblem.
+        period: The number R = τ of local rounds between two synchronizations.
+        rounds: Synchronizations of one step.
+        proximal: The strength λ of the pull towards the shared model.
+        tolerance: The norm δ of the subproblem's gradient that is small enough.
+        iterations: The largest number of iterations of a subproblem.
+    """
+
+    learning_rate: float
+    period: int = 20
+    rounds: int = 20
+    proximal: float = 15.0
+    tolerance: float = 0.005
+    iterations: int = 20
+
+    def __post_init__(self) -> None:
+        check_pull(self.learning_rate, self.proximal)
+
+    def init(self, theta: Vector, nodes: int) -> PersonalisedState:
+        """Begin at the initial model."""
+        return PersonalisedState(theta, 0)
+
+    def step(
+        self, state: PersonalisedState, key: Key, federation: Federation, centre: Centre
+    ) -> tuple[PersonalisedState, Info]:
+        """Go on for as many synchronizations as the settings say."""
+        node_weights = equal_weights(len(federation.names))
+        shared = personal = state.shared
+        cost = Cost()
+        first_loss = float("nan")
+        diagnostics: dict[str, float] = {}
+        for number in range(self.rounds):
+            nodes_key, own_key = jax.random.split(jax.random.fold_in(key, number))
+            replies, call_cost = self._local_rounds(federation, shared, nodes_key, reply="shared")
+            moved = combine(node_weights, replies["point"])
+            loss = float(node_weights @ replies["loss"])
+            first_loss = loss if number == 0 else first_loss
+            self._check("the shared model", number, moved, first_loss, loss)
+            if number == self.rounds - 1:
+                own, own_cost = self._local_rounds(centre.alone, shared, own_key, reply="personal")
+                call_cost = beside(call_cost, own_cost)
+                personal, own_loss = own["point"][0], float(own["loss"][0])
+                # Node 0's loss may be on another scale than the nodes': only numbers that are none count.
+                self._check("the personal model", number, personal, own_loss, own_loss)
+                diagnostics = {
+                    "training_loss": loss,
+                    "personal_loss": own_loss,
+                    "personal_distance": float(jnp.linalg.norm(personal - moved)),
+                    "proximal_iterations": float(node_weights @ replies["iterations"]),
+                }
+            cost += call_cost
+            shared = moved
+        info = Info(personal, node_weights, cost, diagnostics)
+        return PersonalisedState(shared, state.rounds + self.rounds), info
+
+    def _local_rounds(
+        self,
+        learners: Federation,
+        shared: Vector,
+        key: Key,
+        *,
+        reply: Literal["shared", "personal"],
+    ) -> tuple[Replies, Cost]:
+        message = {
+            "shared": shared,
+            "learning_rate": self.learning_rate,
+            "proximal": self.proximal,
+            "tolerance": self.tolerance,
+        }
+        return learners.call(
+            "pfedme_round",
+            message,
+            key=key,
+            steps=self.period,
+            iterations=self.iterations,
+            reply=reply,
+        )
+
+    def _check(self, what: str, number: int, point: Vector, first_loss: float, loss: float) -> None:
+        refuse_divergence(
+            what, number + 1, point, first_loss, loss, learning_rate=self.learning_rate
+        )
