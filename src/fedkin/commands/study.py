@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.commands.study_display import StudyDisplay
@@ -101,11 +100,17 @@ def _carry_out(
         outcome = carry_out(
             study, out, resume=resume, jobs=jobs, display=display, data_directory=data
         )
+    page = None
+    if outcome.finished:
+        # What makes the report takes a moment to load, and is not needed before.
+        from fedkin.commands.endings import print_study, write_report
+
+        record, page = write_report(out)
+        if not json:
+            print_study(record, page)
+            results.print(f"tables and figures: fedkin report {out}", markup=False, soft_wrap=True)
     if json:
-        print_json(_answer(outcome, out))
-    elif outcome.finished:
-        results.print(_summary(out))
-        results.print(f"\nResults are in {out}; read them with fedkin.results({str(out)!r}).")
+        print_json(_answer(outcome, out) | {"report": None if page is None else str(page)})
     if outcome.failed:
         raise InputError(
             f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
@@ -120,32 +125,3 @@ def _answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
         best = read_results(out, best=True)
         rows = best.loc[:, [*columns, "test_accuracy"]].to_dict(orient="records")
     return {"finished": outcome.finished, "failed": outcome.failed, "runs": rows}
-
-
-def _summary(out: Path) -> Table:
-    """Show mean ± standard deviation over seeds, a row a cell, a column a method."""
-    best = read_results(out, best=True)
-    cells = best.groupby(["dataset", "setting", "target"], sort=False)
-    methods = list(dict.fromkeys(best.method))
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for title in ("data set", "setting", "target"):
-        table.add_column(title)
-    for method in methods:
-        table.add_column(method, justify="right")
-    for key, rows in cells:
-        accuracies = rows.groupby("method").test_accuracy
-        means, deviations = accuracies.mean(), accuracies.std(ddof=1).fillna(0.0)
-        table.add_row(
-            *(str(part) for part in key),  # pyright: ignore[reportGeneralTypeIssues]
-            *(
-                f"[bold]{_entry(means, deviations, name)}[/]"
-                if means.get(name) == means.max()
-                else _entry(means, deviations, name)
-                for name in methods
-            ),
-        )
-    return table
-
-
-def _entry(means: Any, deviations: Any, method: str) -> str:
-    return f"{means[method]:.3f} ± {deviations[method]:.3f}" if method in means else "—"

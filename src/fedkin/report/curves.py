@@ -69,7 +69,7 @@ class Traffic:
 def interval(values: np.ndarray) -> Band:
     """Return mean and interval over the first axis, the seeds.
 
-    The interval is Student's 95 % confidence interval of the mean; for two seeds, where that says
+    The interval is Student's 95% confidence interval of the mean; for two seeds, where that says
     next to nothing, the range of both; for one there is none.
     """
     seeds = len(values)
@@ -86,7 +86,7 @@ def interval_words(seeds: int) -> str:
     """Say what `interval` is for so many seeds."""
     if seeds == 1:
         return "one seed, so no interval"
-    return "the range of two seeds" if seeds == 2 else f"95 % confidence interval, {seeds} seeds"
+    return "the range of two seeds" if seeds == 2 else f"95% confidence interval, {seeds} seeds"
 
 
 def score_column(record: Record) -> str:

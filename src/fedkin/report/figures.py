@@ -28,7 +28,7 @@ SCORES = {
     "validation_accuracy": "validation accuracy",
     "validation_loss": "validation loss",
 }
-STYLE = {
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.spines.top": False,
@@ -121,7 +121,9 @@ def _draw(record: Record, cells: list[Cell], panel: DrawPanel, below: float = 0.
         for row, dataset in enumerate(datasets):
             for column, setting in enumerate(settings):
                 axes = grid[row, column]
-                cell = next((c for c in cells if (c.dataset, c.setting) == (dataset, setting)), None)
+                cell = next(
+                    (c for c in cells if (c.dataset, c.setting) == (dataset, setting)), None
+                )
                 if cell is None:
                     axes.axis("off")
                     continue
@@ -182,7 +184,9 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
                 label=name,
             )
             if band.low is not None and band.high is not None:
-                axes.fill_between(x, band.low, band.high, color=look.colour, alpha=0.18, linewidth=0)
+                axes.fill_between(
+                    x, band.low, band.high, color=look.colour, alpha=0.18, linewidth=0
+                )
         handles.append(line)
     axes.set_xlabel(title)
     axes.set_ylabel(SCORES[curves.score_column(record)])

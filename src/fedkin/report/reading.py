@@ -4,7 +4,7 @@ import json
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,7 +181,7 @@ def _json(path: Path) -> Any:
 
 def _grid_order(study: StudyConfig) -> Any:
     """Order cells as the study lists them; those of an earlier version of the study come last."""
-    lists = (study.dataset, [str(setting) for setting in study.setting], study.target)
+    lists = [list(map(str, values)) for values in (study.dataset, study.setting, study.target)]
 
     def place(cell: Cell) -> tuple[Any, ...]:
         return tuple(
@@ -213,7 +213,7 @@ def _label(run: Run, keys: Iterable[str]) -> Run:
     parameters = _parameters(run)
     told = [f"{key.replace('_', ' ')} {parameters.get(key)}" for key in keys]
     label = f"{method_title(run.method)} ({', '.join(told)})" if told else run.label
-    return Run(**(vars(run) | {"label": label}))
+    return replace(run, label=label)
 
 
 def _parameters(run: Run) -> dict[str, Any]:

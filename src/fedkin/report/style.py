@@ -31,7 +31,7 @@ class Look:
 LOOKS = {
     "bilevel": Look(0, "#D55E00", "o", ()),
     "fedavg": Look(1, "#56B4E9", "s", (5, 2)),
-    "ditto": Look(2, "#009E73", "^", (1.5, 1.5)),
+    "ditto": Look(2, "#009E73", "^", (3, 1.5)),
     "pfedme": Look(3, "#CC79A7", "D", (7, 2, 1.5, 2)),
     "local": Look(4, "#3A3A3A", "x", (3, 3)),
 }

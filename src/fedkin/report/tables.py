@@ -1,6 +1,6 @@
 """The table of a study: every method in every cell, beside the paper's figures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -11,8 +11,8 @@ import pandas as pd
 from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import setting_title
 
-PAPER_METHODS = {"bi-level": "bilevel", "local-train": "local"}
-PAPER_DATA_SETS = {"ds-imagenet": "downsampled-imagenet"}
+PAPER_METHODS: dict[Any, str] = {"bi-level": "bilevel", "local-train": "local"}
+PAPER_DATA_SETS: dict[Any, str] = {"ds-imagenet": "downsampled-imagenet"}
 COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
 COLUMNS = [
     *("dataset", "setting", "target", "method", "seeds", "accuracy", "deviation", "best"),
@@ -27,12 +27,13 @@ def paper_values() -> dict[tuple[Cell, str], PaperValue]:
     """Return the paper's test accuracy and its spread by cell and method, with our names."""
     with resources.files("fedkin.report").joinpath("paper_table.csv").open() as file:
         table = pd.read_csv(file, dtype={"setting": str})
+    rows: Iterable[Any] = table.itertuples()
     return {
         (
-            Cell(PAPER_DATA_SETS.get(row.dataset, row.dataset), row.setting, row.target),  # pyright: ignore
-            PAPER_METHODS.get(row.method, row.method),  # pyright: ignore
-        ): (float(row.test_accuracy), float(row.spread))  # pyright: ignore
-        for row in table.itertuples()
+            Cell(PAPER_DATA_SETS.get(row.dataset, str(row.dataset)), row.setting, row.target),
+            PAPER_METHODS.get(row.method, str(row.method)),
+        ): (float(row.test_accuracy), float(row.spread))
+        for row in rows
     }
 
 
@@ -81,6 +82,15 @@ def _summarise(record: Record, cell: Cell, label: str) -> dict[str, Any]:
         "difference": accuracy - paper,
         **{name: float(np.mean([run.total[name] for run in runs])) for name in COSTS},
     }
+
+
+def rows_by_cell(table: pd.DataFrame, record: Record) -> list[tuple[Cell, list[Any]]]:
+    """Arrange the summary: a row a cell, an entry a method, None where there is none."""
+    rows: Iterable[Any] = table.itertuples()
+    entries = {(row.dataset, row.setting, row.target, row.method): row for row in rows}
+    return [
+        (cell, [entries.get((*cell, label)) for label in record.labels]) for cell in record.cells
+    ]
 
 
 def _number(value: float | None) -> float:
@@ -172,7 +182,9 @@ def to_latex(table: pd.DataFrame) -> str:
     def paper(row: Any) -> str:
         if np.isnan(row.paper):
             return ""
-        return rf"{{\footnotesize ${row.paper:.3f}$ (${signed(row.difference).replace('−', '-')}$)}}"
+        return (
+            rf"{{\footnotesize ${row.paper:.3f}$ (${signed(row.difference).replace('−', '-')}$)}}"
+        )
 
     header, rows = _by_cell(table, shown, _latex_text)
     _, papers = _by_cell(table, paper, _latex_text)
@@ -200,7 +212,8 @@ def _by_cell(
     rows = []
     for key, of_cell in table.groupby(["dataset", "setting", "target"], sort=False):
         dataset, setting, target = map(str, key)  # pyright: ignore[reportArgumentType]
-        entries = {row.method: shown(row) for row in of_cell.itertuples()}
+        found: Iterable[Any] = of_cell.itertuples()
+        entries = {row.method: shown(row) for row in found}
         titles = [dataset, setting_title(setting).removeprefix("setting "), target]
         rows.append(
             [text(title) for title in titles] + [entries.get(method, "–") for method in methods]
@@ -214,9 +227,19 @@ def _markdown_text(text: str) -> str:
 
 LATEX_SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
 }
 
 
 def _latex_text(text: str) -> str:
     return "".join(LATEX_SPECIAL.get(character, character) for character in text)
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
+    "md": to_markdown,
+    "csv": to_csv,
+    "tex": to_latex,
+}
+"""How the table is written, by the ending of its file."""
