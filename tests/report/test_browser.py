@@ -48,7 +48,9 @@ def test_it_opens_without_complaint_or_network(browser, pages, name):
 
 def test_a_node_called_script_stays_text(browser, pages):
     browser.open(pages["single"])
-    assert not any(event.get("method") == "Page.javascriptDialogOpening" for event in browser.events)
+    assert not any(
+        event.get("method") == "Page.javascriptDialogOpening" for event in browser.events
+    )
     assert browser.run("document.querySelectorAll('script').length") == 1
     assert EVIL in browser.run("document.body.innerText")
 
@@ -103,7 +105,9 @@ def test_the_keyboard_sorts_too(browser, pages):
 
 def test_the_pointer_shows_the_values_of_the_curves(browser, pages):
     browser.open(pages["single"])
-    browser.run("document.querySelector('svg.hover').scrollIntoView({block: 'center', behavior: 'instant'})")
+    browser.run(
+        "document.querySelector('svg.hover').scrollIntoView({block: 'center', behavior: 'instant'})"
+    )
     box = browser.run("document.querySelector('svg.hover').getBoundingClientRect().toJSON()")
     browser.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] / 2)
     tip = browser.run("document.querySelector('.tip').innerText")

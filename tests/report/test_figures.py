@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 from scipy import stats
-from stores import invent_study, study
+from stores import invent_run, invent_study, study
 
+from fedkin.experiments.store import Store
 from fedkin.report import charts, curves, figures, html
 from fedkin.report.reading import read_record
 from fedkin.report.style import GROUP_COLOURS, LOOKS, OTHER
@@ -29,7 +30,9 @@ def drawn(path):
 
 
 def histories(path, method) -> list[pd.DataFrame]:
-    return [pd.read_parquet(run / "history.parquet") for run in sorted(path.glob(f"runs/*-{method}-*"))]
+    return [
+        pd.read_parquet(run / "history.parquet") for run in sorted(path.glob(f"runs/*-{method}-*"))
+    ]
 
 
 def line(figure, label):
@@ -47,7 +50,9 @@ def test_curves_show_mean_and_confidence_interval_over_seeds(path, drawn):
         low, high = stats.t.interval(
             0.95, len(SEEDS) - 1, accuracy.mean(axis=0), stats.sem(accuracy, axis=0)
         )
-        band = curves.score_curves(read_record(path), read_record(path).cells[0], "synchronizations")
+        band = curves.score_curves(
+            read_record(path), read_record(path).cells[0], "synchronizations"
+        )
         np.testing.assert_allclose(band[label].band.low, low)
         np.testing.assert_allclose(band[label].band.high, high)
         (shade,) = [
@@ -73,7 +78,9 @@ def test_runs_evaluated_at_different_places_are_put_together():
     second = pd.DataFrame({"points": [5, 15], "score": [5.0, 15.0]})
     curve = curves.over_seeds([first, second], "points", "score")
     np.testing.assert_array_equal(curve.x, [5, 10, 15, 20])
-    np.testing.assert_allclose(curve.band.mean, [(0.5 + 5) / 2, (1 + 10) / 2, (1.5 + 15) / 2, 17 / 2])
+    np.testing.assert_allclose(
+        curve.band.mean, [(0.5 + 5) / 2, (1 + 10) / 2, (1.5 + 15) / 2, 17 / 2]
+    )
     np.testing.assert_allclose(curve.band.high, [5, 10, 15, 15])
 
 
@@ -94,7 +101,8 @@ def test_weights_are_drawn_for_each_node_in_the_colour_of_its_group(path, drawn)
 
 def test_final_weights_are_those_of_the_results(path, drawn):
     weights = [
-        json.loads((run / "weights.json").read_text()) for run in sorted(path.glob("runs/*-bilevel-*"))
+        json.loads((run / "weights.json").read_text())
+        for run in sorted(path.glob("runs/*-bilevel-*"))
     ]
     bars = [bar.get_height() for bar in drawn["weights-final"].axes[0].patches]
     expected = [np.mean([each[name] for each in weights]) for name in weights[0]]
@@ -106,7 +114,9 @@ def test_traffic_is_that_of_whole_runs(path):
     sent = curves.traffic(record, record.cells[0])["Ditto"]
     tables = histories(path, "ditto")
     assert sent.megabytes_up == pytest.approx(np.mean([t.bytes_up.iloc[-1] for t in tables]) / 1e6)
-    assert sent.megabytes_down == pytest.approx(np.mean([t.bytes_down.iloc[-1] for t in tables]) / 1e6)
+    assert sent.megabytes_down == pytest.approx(
+        np.mean([t.bytes_down.iloc[-1] for t in tables]) / 1e6
+    )
 
 
 def test_the_pages_charts_carry_the_same_numbers(path):
@@ -115,7 +125,9 @@ def test_the_pages_charts_carry_the_same_numbers(path):
     x, y = (np.array(text.split(), dtype=float) for text in found.groups())
     tables = histories(path, "ditto")
     np.testing.assert_allclose(x, tables[0].synchronizations)
-    np.testing.assert_allclose(y, np.mean([table.test_accuracy for table in tables], axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+        y, np.mean([table.test_accuracy for table in tables], axis=0), rtol=1e-5
+    )
 
 
 def test_a_study_is_laid_out_as_settings_by_data_sets(tmp_path):
@@ -125,6 +137,27 @@ def test_a_study_is_laid_out_as_settings_by_data_sets(tmp_path):
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == [f"{d}, setting {s}" for d in ("mnist", "cifar10") for s in (1, 2, 4)]
     assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (2, 3)
+
+
+def test_no_panel_cuts_off_what_another_one_shows(tmp_path):
+    """Panels share axes, and the second data set's runs are three times as long."""
+    store = Store(tmp_path / "out")
+    config = study(dataset=["mnist", "cifar10"], setting=[1, 2], seed=[0, 1], method=["bilevel"])
+    store.open(config, resume=False)
+    for run in config.runs():
+        invent_run(store, run, steps=10 if run.dataset == "mnist" else 30)
+    for name, figure in figures.draw_all(read_record(store.path)):
+        for axes in figure.axes:
+            left, right = axes.get_xlim()
+            bottom, top = axes.get_ylim()
+            for each in axes.get_lines():
+                if each.get_transform() != axes.transData:
+                    continue
+                x, y = each.get_data()
+                assert left <= np.min(x), name
+                assert np.max(x) <= right, name
+                assert bottom <= np.min(y), name
+                assert np.max(y) <= top, name
 
 
 def test_two_targets_give_two_figures(tmp_path):

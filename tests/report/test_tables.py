@@ -1,6 +1,7 @@
 """The table of a study against what is in its files, computed here by other means."""
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -35,9 +36,8 @@ def test_the_table_is_what_the_files_say(tmp_path):
     table = tables.summary(record)
     truth = accuracies_on_disk(tmp_path / "out")
     assert len(table) == len(truth) == 20
-    names = {label: method for label, method in record.labels.items()}
     for row in table.itertuples():
-        values = truth[row.dataset, row.setting, row.target, names[row.method]]
+        values = truth[row.dataset, row.setting, row.target, record.labels[row.method]]
         assert row.accuracy == pytest.approx(statistics.mean(values), abs=1e-12)
         assert row.deviation == pytest.approx(statistics.stdev(values), abs=1e-12)
         rivals = [
@@ -52,7 +52,9 @@ def test_every_form_of_the_table_shows_the_same_numbers(tmp_path):
     invent_study(tmp_path / "out", study(seed=[0, 1]))
     table = tables.summary(read_record(tmp_path / "out"))
     rows = list(csv.DictReader(io.StringIO(tables.to_csv(table))))
-    assert [float(row["accuracy"]) for row in rows] == pytest.approx(list(table.accuracy), abs=1e-15)
+    assert [float(row["accuracy"]) for row in rows] == pytest.approx(
+        list(table.accuracy), abs=1e-15
+    )
     markdown, latex = tables.to_markdown(table), tables.to_latex(table)
     for row in table.itertuples():
         shown = f"{row.accuracy:.3f} ± {row.deviation:.3f}"
@@ -71,7 +73,9 @@ def test_the_papers_values_stand_beside_ours(tmp_path):
     assert len(values) == 160
     invent_study(tmp_path / "out", study(dataset=["mnist", "cifar10"], setting=[2, 4], seed=[0, 1]))
     record = read_record(tmp_path / "out")
-    rows = {(row.dataset, row.setting, row.method): row for row in tables.summary(record).itertuples()}
+    rows = {
+        (row.dataset, row.setting, row.method): row for row in tables.summary(record).itertuples()
+    }
     for key, paper in {
         ("mnist", "2", "Bi-level"): 0.8580,
         ("mnist", "4", "Local-train"): 0.7645,
@@ -149,8 +153,6 @@ def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):
     finished = file.with_name("finished.json")
     content = json.loads(finished.read_text())
     file.write_text(file.read_text().replace('"seed": ', '"seed": 1'))
-    import hashlib
-
     content["files"]["config.json"] = hashlib.sha256(file.read_bytes()).hexdigest()
     finished.write_text(json.dumps(content))
     record = read_record(store.path)

@@ -324,7 +324,7 @@ def dot_chart(
 def traffic_chart(name: str, sent: Mapping[str, Traffic], looks: Mapping[str, Look]) -> Markup:
     """Draw accuracy against what a run sends: ▲ up and ▼ down, joined for each method."""
     most = max(max(each.megabytes_up, each.megabytes_down) for each in sent.values())
-    frame = _frame([each.accuracy for each in sent.values()], 1.3 * most or 1.0)
+    frame = _frame([each.accuracy for each in sent.values()], 1.06 * most or 1.0)
     parts = list(frame.draw("sent in a whole run, MB", "test accuracy"))
     for label, each in sent.items():
         y = frame.y(float(each.accuracy.mean))
@@ -350,11 +350,8 @@ def traffic_chart(name: str, sent: Mapping[str, Traffic], looks: Mapping[str, Lo
                 element("title", told),
                 element("line", x1=up, x2=down, y1=y, y2=y, class_=f"interval thin {colour}"),
                 whisker,
-                element("path", d=f"M{up - 6:.1f} {y + 5:.1f}h12l-6 -11z", class_=f"mark {colour}"),
-                element(
-                    "path", d=f"M{down - 6:.1f} {y - 5:.1f}h12l-6 11z", class_=f"mark {colour}"
-                ),
-                element("text", label, x=max(up, down) + 9, y=y + 4),
+                element("path", d=f"M{up - 6:.1f} {y - 1:.1f}h12l-6 -9z", class_=f"mark {colour}"),
+                element("path", d=f"M{down - 6:.1f} {y + 1:.1f}h12l-6 9z", class_=f"mark {colour}"),
                 data_name=label,
                 data_up=f"{each.megabytes_up:.6g}",
                 data_down=f"{each.megabytes_down:.6g}",

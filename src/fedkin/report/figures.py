@@ -44,6 +44,9 @@ STYLE: Any = {
 }
 HATCH = {SIMILAR: "", DISSIMILAR: "////", UNGROUPED: ""}
 GROUP_DASHES = {SIMILAR: (), DISSIMILAR: (4, 1.5), UNGROUPED: ()}
+UP: Any = [(-0.7, 0.08), (0.7, 0.08), (0, 1)]
+DOWN: Any = [(-0.7, -0.08), (0.7, -0.08), (0, -1)]
+"""Triangles above and below their place, so that both are seen where as much goes up as down."""
 
 DrawPanel = Callable[[Any, Record, Cell], list[Any]]
 """Draws a cell into axes and returns handles for the legend."""
@@ -61,8 +64,11 @@ def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
         if record.kind == "study":
             yield f"traffic{ending}", _draw(record, cells, _traffic_panel)
         if learned:
-            yield f"weights-iterations{ending}", _draw(record, learned, _paths_panel)
-            yield f"weights-final{ending}", _draw(record, learned, _bars_panel, 1.0)
+            yield f"weights-iterations{ending}", _draw(record, learned, _paths_panel, from_zero="y")
+            yield (
+                f"weights-final{ending}",
+                _draw(record, learned, _bars_panel, from_zero="y", below=1.0),
+            )
 
 
 def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
@@ -71,7 +77,7 @@ def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
     def panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
         return _scores_panel(axes, record, cell, cost)
 
-    return _draw(record, cells, panel)
+    return _draw(record, cells, panel, from_zero="x")
 
 
 def save_figures(record: Record, directory: Path) -> list[Path]:
@@ -90,33 +96,20 @@ def save_figures(record: Record, directory: Path) -> list[Path]:
     return written
 
 
-def _draw(record: Record, cells: list[Cell], panel: DrawPanel, below: float = 0.5) -> Figure:
+def _draw(
+    record: Record, cells: list[Cell], panel: DrawPanel, *, from_zero: str = "", below: float = 0.5
+) -> Figure:
     """Lay panels out: a row a data set, a column a setting; a single one stands alone.
 
-    Sizes are in inches, `below` that of the space under the lowest axis. Matplotlib's own layout
-    engines would take several seconds for a study's grid.
+    The axes in `from_zero` begin there; `below` is the space under the lowest one, in inches.
     """
     datasets = list(dict.fromkeys(cell.dataset for cell in cells))
     settings = list(dict.fromkeys(cell.setting for cell in cells))
-    alone = len(cells) == 1
-    panel_width, panel_height = (4.8, 2.9) if alone else (2.45, 1.65)
-    left, right, above, gap, gap_height = 0.62, 0.15, 0.72, 0.18, 0.42
-    width = left + right + len(settings) * panel_width + (len(settings) - 1) * gap
-    height = above + below + len(datasets) * panel_height + (len(datasets) - 1) * gap_height
+    shape = len(datasets), len(settings)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, height))
+        figure = Figure()
         FigureCanvasAgg(figure)
-        grid = figure.subplots(
-            len(datasets), len(settings), squeeze=False, sharey="row", sharex="col"
-        )
-        figure.subplots_adjust(
-            left=left / width,
-            right=1 - right / width,
-            bottom=below / height,
-            top=1 - above / height,
-            wspace=gap / panel_width,
-            hspace=gap_height / panel_height,
-        )
+        grid = figure.subplots(*shape, squeeze=False, sharey="row", sharex="col")
         handles: dict[str, Any] = {}
         for row, dataset in enumerate(datasets):
             for column, setting in enumerate(settings):
@@ -130,17 +123,47 @@ def _draw(record: Record, cells: list[Cell], panel: DrawPanel, below: float = 0.
                 handles |= {each.get_label(): each for each in panel(axes, record, cell)}
                 axes.set_title(_plain(_panel_title(cell)), loc="left")
                 axes.label_outer()
-        columns = max(1, min(len(handles), int(width / 1.35)))
-        figure.legend(
-            handles=list(handles.values()),
-            loc="upper center",
-            bbox_to_anchor=(0.5, 1.0),
-            ncols=columns,
-            handlelength=2.6,
-            columnspacing=1.4,
-            fontsize=8.5,
-        )
+        # Rows and columns share axes: a limit set before all panels are drawn would cut the others.
+        for axes in grid.flat:
+            if "x" in from_zero:
+                axes.set_xlim(left=0)
+            if "y" in from_zero:
+                axes.set_ylim(bottom=0)
+        _arrange(figure, shape, list(handles.values()), below)
     return figure
+
+
+def _arrange(figure: Figure, shape: tuple[int, int], handles: list[Any], below: float) -> None:
+    """Give panels, margins and the legend their places, in inches.
+
+    Matplotlib's own layout engines would take several seconds for a study's grid.
+    """
+    rows, columns = shape
+    panel_width, panel_height = (4.8, 2.9) if shape == (1, 1) else (2.45, 1.65)
+    left, right, gap, gap_height = 0.62, 0.15, 0.18, 0.42
+    width = left + right + columns * panel_width + (columns - 1) * gap
+    longest = max((len(handle.get_label()) for handle in handles), default=0)
+    beside = max(1, min(len(handles), int(width / (0.45 + 0.062 * longest))))
+    above = 0.38 + 0.18 * -(-len(handles) // beside)
+    height = above + below + rows * panel_height + (rows - 1) * gap_height
+    figure.set_size_inches(width, height)
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        bottom=below / height,
+        top=1 - above / height,
+        wspace=gap / panel_width,
+        hspace=gap_height / panel_height,
+    )
+    figure.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=beside,
+        handlelength=2.4,
+        columnspacing=1.2,
+        fontsize=8.5,
+    )
 
 
 def _panel_title(cell: Cell) -> str:
@@ -190,13 +213,7 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
         handles.append(line)
     axes.set_xlabel(title)
     axes.set_ylabel(SCORES[curves.score_column(record)])
-    _from_zero(axes)
     return handles
-
-
-def _from_zero(axes: Any) -> None:
-    axes.set_xlim(left=0)
-    axes.margins(x=0.02)
 
 
 def _spread(points: int, number: int) -> list[int]:
@@ -207,6 +224,7 @@ def _spread(points: int, number: int) -> list[int]:
 
 
 def _traffic_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
+    handles = []
     for label, sent in curves.traffic(record, cell).items():
         look = record.look(label)
         accuracy = float(sent.accuracy.mean)
@@ -217,24 +235,32 @@ def _traffic_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
             axes.errorbar(
                 [np.mean(ends)], [accuracy], yerr=spread, color=look.colour, capsize=2, linewidth=1
             )
-        for marker, place in zip("^v", ends, strict=True):
-            axes.plot([place], [accuracy], marker, color=look.colour, markersize=7)
-        axes.annotate(
-            _plain(label),
-            (max(ends), accuracy),
-            textcoords="offset points",
-            xytext=(7, -3),
-            fontsize=8,
-        )
+        for marker, place in zip((UP, DOWN), ends, strict=True):
+            axes.plot([place], [accuracy], marker=marker, color=look.colour, markersize=14)
+        handles.append(Line2D([], [], color=look.colour, linewidth=2, label=_plain(label)))
     axes.set_xlabel("sent in a whole run, MB")
     axes.set_ylabel("test accuracy")
-    axes.set_xlim(left=min(0, -0.02 * axes.get_xlim()[1]))
-    axes.margins(y=0.15)
-    # Room for the names, which stand to the right of the last mark.
-    axes.set_xlim(right=1.35 * axes.get_xlim()[1])
+    axes.margins(x=0.06, y=0.12)
     return [
-        Line2D([], [], color="#3A3A3A", marker="^", linestyle="", label="nodes to centre (up)"),
-        Line2D([], [], color="#3A3A3A", marker="v", linestyle="", label="centre to nodes (down)"),
+        *handles,
+        Line2D(
+            [],
+            [],
+            color="#3A3A3A",
+            marker=UP,
+            markersize=10,
+            linestyle="",
+            label="nodes to centre (up)",
+        ),
+        Line2D(
+            [],
+            [],
+            color="#3A3A3A",
+            marker=DOWN,
+            markersize=10,
+            linestyle="",
+            label="centre to nodes (down)",
+        ),
     ]
 
 
@@ -257,7 +283,6 @@ def _paths_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
     )
     axes.set_xlabel("outer iteration")
     axes.set_ylabel("weight of a node")
-    axes.set_ylim(bottom=0)
     axes.xaxis.get_major_locator().set_params(integer=True)
     return [*_group_handles(paths.similar, lines=True), equal]
 
@@ -296,7 +321,6 @@ def _bars_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
     axes.set_ylabel("weight of a node")
-    axes.set_ylim(bottom=0)
     return [*_group_handles(final.similar, lines=False), equal]
 
 

@@ -54,7 +54,7 @@ class View:
     caption: str
     panels: list[Panel]
     legend: str
-    """Which legend belongs to it: `methods`, `groups` or none."""
+    """Which legend belongs to it: `methods` or `groups`."""
 
 
 @dataclass(frozen=True)
@@ -208,11 +208,10 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
     looks = {label: record.look(label) for label in record.labels}
     score = SCORES[curves.score_column(record)]
     seeds = sorted({run.seed for run in record.runs})
-    shade = (
-        f"Shaded: {curves.interval_words(len(seeds))}."
-        if len(seeds) > 1
-        else "One seed, so there is no interval."
-    )
+    several = len(seeds) > 1
+    mean = ", mean over seeds" if several else ""
+    shade = f" Shaded: {curves.interval_words(len(seeds))}." if several else ""
+    whiskers = " Whiskers: one standard deviation over seeds." if several else ""
     levels = " Local-train is a level, its value at the end." if "local" in _methods(record) else ""
     views = []
 
@@ -224,7 +223,7 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
     for cost, (axis, unit) in COSTS.items():
         view(
             f"{score.capitalize()} against {cost.replace('points', 'points processed')}",
-            f"Mean over seeds of the model at that moment. {shade}{levels}",
+            f"Of the model at that moment{mean}.{shade}{levels}",
             "methods",
             cells,
             lambda cell, cost=cost, axis=axis, unit=unit: charts.line_chart(
@@ -241,7 +240,7 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
             "Accuracy against bytes sent",
             "▲ from the nodes to the centre, ▼ from the centre to the nodes, all nodes together. "
             "Accuracy is that of the table.",
-            "",
+            "methods",
             cells,
             lambda cell: charts.traffic_chart(
                 f"accuracy against bytes sent, {cell.title}", curves.traffic(record, cell), looks
@@ -250,7 +249,7 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
     learned = {cell: found for cell in cells if (found := curves.learners(record, cell))}
     view(
         "Weights over outer iterations",
-        "One line a node, mean over seeds. Dotted: equal weights.",
+        f"One line a node{mean}. Dotted: equal weights.",
         "groups",
         list(learned),
         lambda cell: charts.path_chart(
@@ -260,8 +259,7 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
     )
     view(
         "Final weights",
-        "Those of the result: mean over seeds, whiskers one standard deviation. Dotted: equal "
-        "weights.",
+        f"Those of the result{mean}.{whiskers} Dotted: equal weights.",
         "groups",
         list(learned),
         lambda cell: charts.bar_chart(

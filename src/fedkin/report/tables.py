@@ -87,9 +87,9 @@ def _summarise(record: Record, cell: Cell, label: str) -> dict[str, Any]:
 def rows_by_cell(table: pd.DataFrame, record: Record) -> list[tuple[Cell, list[Any]]]:
     """Arrange the summary: a row a cell, an entry a method, None where there is none."""
     rows: Iterable[Any] = table.itertuples()
-    entries = {(row.dataset, row.setting, row.target, row.method): row for row in rows}
+    entries = {(Cell(row.dataset, row.setting, row.target), row.method): row for row in rows}
     return [
-        (cell, [entries.get((*cell, label)) for label in record.labels]) for cell in record.cells
+        (cell, [entries.get((cell, label)) for label in record.labels]) for cell in record.cells
     ]
 
 
