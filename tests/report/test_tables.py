@@ -161,7 +161,7 @@ def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):
 
 
 def test_places_without_results_are_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no directory"):
+    with pytest.raises(InputError, match="is not there"):
         read_record(tmp_path / "none")
     with pytest.raises(InputError, match="holds no results"):
         read_record(tmp_path)

@@ -11,7 +11,8 @@ from fedkin.errors import InputError
 
 def report(
     directory: Annotated[
-        Path, typer.Argument(help="What fedkin run, reproduce, demo or fit was given as --out.")
+        Path,
+        typer.Argument(metavar="DIR", help="What fedkin run, reproduce, demo or fit had as --out."),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Where to write; by default into that directory.")

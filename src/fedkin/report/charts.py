@@ -203,7 +203,7 @@ def bar_chart(name: str, final: FinalWeights) -> Markup:
     ):
         middle = row * place + row / 2 + 3
         length = weight / longest * (end - start)
-        shown = node if len(node) <= 18 else node[:17] + "…"
+        shown = node if len(node) <= 16 else node[:15] + "…"
         told = f"{node}: {weight:.4f}" + (f" ± {deviation:.4f}" if deviation else "")
         parts.append(
             element(

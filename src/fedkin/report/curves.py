@@ -13,6 +13,19 @@ from fedkin.report.reading import Cell, Record, Run
 MOST_POINTS = 150
 """A curve has at most so many points: more cannot be seen."""
 
+COSTS = {
+    "synchronizations": ("synchronizations", 1.0),
+    "points": ("points processed by the busiest node, thousands", 1e3),
+}
+"""The costs that scores are drawn against: the title of the axis, and its unit."""
+
+SCORES = {
+    "test_accuracy": "test accuracy",
+    "validation_accuracy": "validation accuracy",
+    "validation_loss": "validation loss",
+}
+"""The scores that may be drawn, the first of them that a history has."""
+
 UNEQUAL = 1e-6
 """Weights that differ by more were learned."""
 
@@ -92,8 +105,13 @@ def interval_words(seeds: int) -> str:
 def score_column(record: Record) -> str:
     """Return the column of the history that curves show."""
     columns = record.runs[0].history.columns
-    wanted = ("test_accuracy", "validation_accuracy", "validation_loss")
-    return next(name for name in wanted if name in columns)
+    return next(name for name in SCORES if name in columns)
+
+
+def shown_costs(record: Record) -> list[str]:
+    """Return the costs that there are: synchronizations only where somebody has communicated."""
+    talked = any(run.history.synchronizations.max() > 0 for run in record.runs)
+    return [cost for cost in COSTS if talked or cost != "synchronizations"]
 
 
 def over_seeds(histories: Sequence[pd.DataFrame], x: str, y: str) -> Curve:
@@ -116,15 +134,18 @@ def over_seeds(histories: Sequence[pd.DataFrame], x: str, y: str) -> Curve:
 def score_curves(record: Record, cell: Cell, x: str) -> dict[str, Curve]:
     """Return the curve of each method of a cell.
 
-    A method that never communicates is a level: its score at the end of training.
+    A method that never communicates is a level, its score at the end of training, to compare the
+    others with; where there are no others it is a curve over its own cost.
     """
     y = score_column(record)
+    compared = any(run.history.synchronizations.max() > 0 for run in record.of(cell))
     curves = {}
     for label in record.labels:
         histories = [run.history for run in record.of(cell, label) if y in run.history]
         if not histories:
             continue
-        if max(history.synchronizations.max() for history in histories) == 0:
+        silent = max(history.synchronizations.max() for history in histories) == 0
+        if silent and compared:
             final = np.array([float(history[y].iloc[-1]) for history in histories])
             curves[label] = Curve(np.empty(0), interval(final), level=True)
         else:

@@ -17,17 +17,6 @@ from fedkin.report.reading import Cell, Record
 from fedkin.report.style import DISSIMILAR, GROUP_COLOURS, SIMILAR, UNGROUPED, group, setting_title
 
 FORMATS = ("svg", "png", "pdf")
-COSTS = {
-    "synchronizations": ("synchronizations", 1),
-    "points": ("points processed by the busiest node, thousands", 1e3),
-}
-"""The costs that accuracy is drawn against: the title of the axis, and its unit."""
-
-SCORES = {
-    "test_accuracy": "test accuracy",
-    "validation_accuracy": "validation accuracy",
-    "validation_loss": "validation loss",
-}
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9.5,
@@ -55,12 +44,13 @@ DrawPanel = Callable[[Any, Record, Cell], list[Any]]
 def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
     """Yield every figure of a record with its name; one figure a target."""
     targets = list(dict.fromkeys(cell.target for cell in record.cells))
+    score = curves.score_column(record).removeprefix("test_").replace("_", "-")
     for target in targets:
         cells = [cell for cell in record.cells if cell.target == target]
         learned = [cell for cell in cells if curves.learners(record, cell)]
         ending = f"-{target}" if len(targets) > 1 else ""
-        for cost in COSTS:
-            yield f"accuracy-{cost}{ending}", draw_scores(record, cells, cost)
+        for cost in curves.shown_costs(record):
+            yield f"{score}-{cost}{ending}", draw_scores(record, cells, cost)
         if record.kind == "study":
             yield f"traffic{ending}", _draw(record, cells, _traffic_panel)
         if learned:
@@ -177,7 +167,7 @@ def _plain(text: str) -> str:
 
 
 def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]:
-    title, unit = COSTS[cost]
+    title, unit = curves.COSTS[cost]
     handles = []
     found = curves.score_curves(record, cell, cost)
     for label, curve in found.items():
@@ -212,7 +202,7 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
                 )
         handles.append(line)
     axes.set_xlabel(title)
-    axes.set_ylabel(SCORES[curves.score_column(record)])
+    axes.set_ylabel(curves.SCORES[curves.score_column(record)])
     return handles
 
 

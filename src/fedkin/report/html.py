@@ -24,15 +24,6 @@ from fedkin.report.style import group, setting_title
 from fedkin.version import __version__
 
 NAME = "report.html"
-COSTS = {
-    "synchronizations": ("synchronizations", 1.0),
-    "points": ("points processed by the busiest node, thousands", 1e3),
-}
-SCORES = {
-    "test_accuracy": "test accuracy",
-    "validation_accuracy": "validation accuracy",
-    "validation_loss": "validation loss",
-}
 MOST_HEAT_MAPS = 40
 """Federations shown class by class; a study with more cells shows the first ones."""
 
@@ -206,13 +197,14 @@ def _chapters(record: Record) -> list[Chapter]:
 
 def _views(record: Record, cells: list[Cell]) -> list[View]:
     looks = {label: record.look(label) for label in record.labels}
-    score = SCORES[curves.score_column(record)]
+    score = curves.SCORES[curves.score_column(record)]
     seeds = sorted({run.seed for run in record.runs})
     several = len(seeds) > 1
     mean = ", mean over seeds" if several else ""
     shade = f" Shaded: {curves.interval_words(len(seeds))}." if several else ""
     whiskers = " Whiskers: one standard deviation over seeds." if several else ""
-    levels = " Local-train is a level, its value at the end." if "local" in _methods(record) else ""
+    compared = "local" in record.labels.values() and len(record.labels) > 1
+    levels = " Local-train is a level, its value at the end." if compared else ""
     views = []
 
     def view(title: str, caption: str, legend: str, of: list[Cell], draw: Callable[[Cell], Markup]):
@@ -220,7 +212,8 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
         if panels:
             views.append(View(title, caption, panels, legend))
 
-    for cost, (axis, unit) in COSTS.items():
+    for cost in curves.shown_costs(record):
+        axis, unit = curves.COSTS[cost]
         view(
             f"{score.capitalize()} against {cost.replace('points', 'points processed')}",
             f"Of the model at that moment{mean}.{shade}{levels}",
@@ -257,6 +250,8 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
             curves.weight_paths(record, cell, learned[cell][0]),
         ),
     )
+    if record.kind == "fit":
+        return views  # The page has opened with the final weights.
     view(
         "Final weights",
         f"Those of the result{mean}.{whiskers} Dotted: equal weights.",
@@ -267,10 +262,6 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
         ),
     )
     return views
-
-
-def _methods(record: Record) -> set[str]:
-    return set(record.labels.values())
 
 
 def _panel_title(cell: Cell) -> str:

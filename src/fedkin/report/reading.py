@@ -116,7 +116,8 @@ class Record:
 def read_record(directory: Path) -> Record:
     """Read a study's store, or the directory that `fedkin fit` has written."""
     if not directory.is_dir():
-        raise InputError(f"there is no directory {directory}")
+        problem = "is a file" if directory.exists() else "is not there"
+        raise InputError(f"{directory} {problem}: give the directory of a study or of a fit")
     if (directory / "study.json").exists():
         return _read_study(directory)
     if (directory / "history.csv").exists() and (directory / "metrics.json").exists():
@@ -267,7 +268,10 @@ def _read_fit(directory: Path) -> Record:
         request = {"method": method, "model": saved["model"], "classes": saved["classes"]}
         points = [int(count) for count in rows["rows"]]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{directory} is not a whole result of fedkin fit: {error}") from error
+        what = f"{error.filename} is not there" if isinstance(error, FileNotFoundError) else error
+        raise InputError(
+            f"{directory} is not a whole result of fedkin fit ({what}): make it again with --force"
+        ) from error
     run = Run(
         name=directory.resolve().name,
         cell=Cell(directory.resolve().name, "", ""),
