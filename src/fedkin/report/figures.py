@@ -133,7 +133,7 @@ def _arrange(figure: Figure, shape: tuple[int, int], handles: list[Any], below: 
     left, right, gap, gap_height = 0.62, 0.15, 0.18, 0.42
     width = left + right + columns * panel_width + (columns - 1) * gap
     longest = max((len(handle.get_label()) for handle in handles), default=0)
-    beside = max(1, min(len(handles), int(width / (0.45 + 0.062 * longest))))
+    beside = max(1, min(len(handles), int(width / (0.42 + 0.06 * longest))))
     above = 0.38 + 0.18 * -(-len(handles) // beside)
     height = above + below + rows * panel_height + (rows - 1) * gap_height
     figure.set_size_inches(width, height)
