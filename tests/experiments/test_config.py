@@ -45,7 +45,9 @@ def test_candidates_are_short_runs_on_the_first_seed():
     bilevel, _, fedavg, _ = made.runs()
     trials = made.candidates(bilevel)
     assert len(trials) == 6
-    assert {(t.seed, t.steps, t.synchronizations, t.settings.period) for t in trials} == {(3, 5, None, 10)}
+    assert {(t.seed, t.steps, t.synchronizations, t.settings.period) for t in trials} == {
+        (3, 5, None, 10)
+    }
     assert {(t.settings.learning_rate, t.settings.outer_learning_rate) for t in trials} == {
         (rate, outer) for rate in (0.05, 0.02) for outer in (0.1, 0.2, 0.3)
     }
@@ -54,11 +56,17 @@ def test_candidates_are_short_runs_on_the_first_seed():
 
 BAD = {
     "unknown key": ({"datset": 1}, "unknown key datset; did you mean dataset"),
-    "unknown setting": ({"settings": {"learning_rat": 1}}, r"settings\.learning_rat; did you mean learning_rate"),
+    "unknown setting": (
+        {"settings": {"learning_rat": 1}},
+        "did you mean learning_rate",
+    ),
     "unknown method": ({"method": "bilevl"}, "method"),
     "unknown method table": ({"settings": {"bilvel": {"cap": 0.5}}}, "did you mean bilevel"),
     "of no use": ({"method": "fedavg", "settings": {"cap": 0.5}}, "of no use here"),
-    "wrong method": ({"settings": {"fedavg": {"cap": 0.5}}}, r"settings\.fedavg\.cap is not a parameter"),
+    "wrong method": (
+        {"settings": {"fedavg": {"cap": 0.5}}},
+        r"settings\.fedavg\.cap is not a parameter",
+    ),
     "wrong tune": ({"tune": {"fedavg": {"cap": [0.5]}}}, r"tune\.fedavg\.cap is not a parameter"),
     "number": ({"settings": {"learning_rate": -1}}, "learning_rate must be a positive number"),
     "paper setting": ({"setting": 5}, "1, 2, 3 or 4"),

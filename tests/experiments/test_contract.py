@@ -31,7 +31,7 @@ def config(method, seed=0, **changes):
     )
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -52,10 +52,10 @@ def test_a_run_interrupted_at_any_step_ends_as_if_it_had_not_been(method, tmp_pa
 
         def interrupt(state, stop_after=stop_after):
             if len(state.history) == stop_after:
-                raise Killed
+                raise KilledError
 
         parent = tmp_path / str(stop_after)
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             run_cell(run, parent, after_step=interrupt)
         assert not RunDirectory(parent, run).is_finished()
         run_cell(run, parent)
@@ -68,7 +68,7 @@ def test_another_seed_compiles_nothing_and_gives_another_result(method, tmp_path
     run_cell(first, tmp_path)
     traces = TRACES.copy()
     run_cell(second, tmp_path)
-    assert TRACES == traces
+    assert traces == TRACES
     assert files(tmp_path, first) != files(tmp_path, second)
 
 

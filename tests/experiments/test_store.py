@@ -45,7 +45,10 @@ def test_results_are_one_table(store):
     assert list(table.setting) == ["1", "1", "2", "2"]
     assert list(table.columns[:6]) == ["dataset", "setting", "target", "method", "seed", "run"]
     best = fedkin.results(store.path, best=True)
-    assert list(best.test_accuracy) == [0.3, 0.3]  # at the best validation accuracy, not the best test
+    assert list(best.test_accuracy) == [
+        0.3,
+        0.3,
+    ]  # at the best validation accuracy, not the best test
     store.write_index()
     index = pd.read_csv(store.path / "index.csv")
     assert list(index.run) == [config.directory for config in STUDY.runs()]
@@ -121,7 +124,9 @@ def test_a_full_disk_is_reported_and_loses_nothing(store):
     assert resource.RLIMIT_FSIZE is not None
     before = (directory.path / "models.npz").read_bytes()
     answer = subprocess.run(
-        [sys.executable, "-c", script, directory.path / "models.npz"], capture_output=True, text=True
+        [sys.executable, "-c", script, directory.path / "models.npz"],
+        capture_output=True,
+        text=True,
     )
     assert "cannot write" in answer.stderr
     assert "continue with --resume" in answer.stderr

@@ -1,7 +1,7 @@
 """`fedkin run` and `fedkin reproduce`: studies that can be stopped, resumed and trusted."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.table import Table
@@ -10,6 +10,7 @@ from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.commands.study_display import StudyDisplay
 from fedkin.errors import InputError
 from fedkin.experiments.config import StudyConfig, check_study, load_study
+from fedkin.experiments.methods import MethodName
 from fedkin.experiments.store import results as read_results
 from fedkin.experiments.study import StudyOutcome, carry_out
 
@@ -77,7 +78,7 @@ def reproduce(
     json: JsonOption = False,
 ) -> None:
     """Run cells of the paper's table: its methods, settings and parameters."""
-    methods = method or list(StudyConfig.model_fields["method"].default)
+    methods = method or list(get_args(MethodName))
     content: dict[str, Any] = {
         "dataset": dataset,
         "setting": setting or [1, 2, 3, 4],

@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
@@ -80,7 +80,7 @@ class StudyConfig(BaseModel):
     dataset: Annotated[list[str], OneOrMore]
     setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
     target: Annotated[list[Target], OneOrMore] = ["minority"]
-    method: Annotated[list[MethodName], OneOrMore] = ["bilevel", "fedavg", "local"]
+    method: Annotated[list[MethodName], OneOrMore] = list(get_args(MethodName))
     seed: Annotated[list[Annotated[int, Field(ge=0)]], OneOrMore] = [0]
     model: Literal["cnn", "logistic", "mlp"] = "cnn"
     synchronizations: PositiveInt | None = 800
@@ -197,7 +197,7 @@ def check_study(content: dict[str, Any], source: str) -> StudyConfig:
     return study
 
 
-_ALL_METHODS = tuple(MethodName.__args__)
+_ALL_METHODS = get_args(MethodName)
 
 
 def _known_settings(source: str, place: str, given: dict[str, Any], method: str) -> None:

@@ -102,7 +102,9 @@ class MethodSettings:
     @staticmethod
     def methods_with(name: str) -> tuple[str, ...]:
         """Return the methods that have this setting."""
-        return ("bilevel",) if name in BILEVEL_ONLY else get_args(MethodName)
+        return tuple(
+            method for method in get_args(MethodName) if name not in _not_settings_of(method)
+        )
 
     def __post_init__(self) -> None:
         _choice("preset", self.preset, PresetName)
@@ -144,8 +146,8 @@ def build(
         return _personalised(method, settings, federation, centre, key)
     learners = centre.alone if method == "local" else federation
     inner, cost = _inner(settings, learners, key)
-    if settings.rounds is None and settings.preset == "paper":
-        inner = replace(inner, rounds=_paper_rounds(method, inner.period, federation))
+    rounds = _paper_rounds(method, settings, inner.period, federation)
+    inner = replace(inner, rounds=rounds or inner.rounds)
     if method == "local":
         return LocalTrain(inner), Cost()
     if method == "fedavg":
@@ -153,12 +155,16 @@ def build(
     return _bilevel(settings, inner, len(federation.names), federation), cost
 
 
-def _paper_rounds(method: str, period: int, federation: Federation) -> int:
-    """Return the rounds of five passes over a node's data, the paper's T_s.
+def _paper_rounds(
+    method: str, settings: MethodSettings, period: int, federation: Federation
+) -> int | None:
+    """Return the rounds of five passes over a node's data, the paper's T_s; None if they are not open.
 
     The other methods are evaluated after as many synchronizations as one outer iteration of Bi-level
     takes with the paper's solver: two such solves, and one for the hypergradient.
     """
+    if settings.preset != "paper" or settings.rounds is not None:
+        return None
     rounds = math.ceil(5 * federation.batches / period)
     return rounds if method == "bilevel" else 2 * rounds + 1
 
@@ -220,6 +226,7 @@ def _personalised(
     elif learning_rate is None:
         learning_rate = min(_usual_learning_rate(settings), LARGEST_PULL / proximal)
     period, rounds = _lengths(settings, convex)
+    rounds = _paper_rounds(method, settings, period, federation) or rounds
     if method == "pfedme":
         return PFedMe(learning_rate, period, rounds, proximal), cost
     personal_steps = settings.personal_steps or 25
