@@ -222,7 +222,7 @@ def built(method, model=None, **settings):
 def test_open_settings_are_chosen():
     network = MLP(outputs=3)
     assert built("ditto", network) == (Ditto(0.05, 20, 20, 0.1, 25), Cost())
-    assert built("ditto", network, preset="paper") == (Ditto(0.02, 20, 20, 0.1, 25), Cost())
+    assert built("ditto", network, preset="paper") == (Ditto(0.02, 20, 3, 0.1, 25), Cost())
     assert built("pfedme", network) == (PFedMe(0.05, 20, 20, 15.0), Cost())
     # A strong pull needs small steps.
     assert built("pfedme", network, proximal=30.0) == (PFedMe(0.025, 20, 20, 30.0), Cost())
