@@ -97,7 +97,7 @@ def fit(
         outer_learning_rate: That fixed step η.
         warm_start: Whether training goes on from the last model (default) or from zero.
         warm_start_adjoint: Whether the solver goes on from the last solution or from zero (default).
-        proximal: The strength λ of the pull towards the shared model (default: 0.1 for `ditto`, 15 for
+        proximal: The strength λ of the pull towards the shared model (default: 0.1 for `ditto`, 5 for
             `pfedme`).
         personal_steps: Steps on the personal model in a synchronization (`ditto`; default: 25).
         on_step: Called after each outer step, with its evaluation.

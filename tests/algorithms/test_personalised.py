@@ -223,7 +223,7 @@ def test_open_settings_are_chosen():
     network = MLP(outputs=3)
     assert built("ditto", network) == (Ditto(0.05, 20, 20, 0.1, 25), Cost())
     assert built("ditto", network, preset="paper") == (Ditto(0.02, 20, 3, 0.1, 25), Cost())
-    assert built("pfedme", network) == (PFedMe(0.05, 20, 20, 15.0), Cost())
+    assert built("pfedme", network) == (PFedMe(0.05, 20, 20, 5.0), Cost())
     # A strong pull needs small steps.
     assert built("pfedme", network, proximal=30.0) == (PFedMe(0.025, 20, 20, 30.0), Cost())
     assert built("ditto", network, personal_steps=3, period=7, rounds=2) == (
@@ -262,7 +262,7 @@ def test_the_step_size_of_a_convex_model_suits_all_data_and_the_pull(method):
         ("ditto", {"cap": 0.5}, "cap is not a setting of the method 'ditto'"),
         ("ditto", {"refresh_probability": 0.1}, "refresh_probability is not a setting"),
         ("pfedme", {"refresh_probability": 0.1}, "refresh_probability is not a setting"),
-        ("pfedme", {"learning_rate": 0.1}, r"0.1 x 15 = 1.5.*below 0.0667.*below 10"),
+        ("pfedme", {"learning_rate": 0.3}, r"0.3 x 5 = 1.5.*below 0.2.*below 3.33"),
         ("ditto", {"learning_rate": 0.1, "proximal": 10.0}, "must be below 1"),
         ("ditto", {"proximal": 0.0}, "proximal must be a positive number, not 0.0"),
         ("pfedme", {"proximal": float("nan")}, "proximal must be a positive number, not nan"),

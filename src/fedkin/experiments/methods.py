@@ -50,9 +50,10 @@ BILEVEL_ONLY = (
     "warm_start_adjoint",
 )
 
-DEFAULT_PROXIMAL = {"ditto": 0.1, "pfedme": 15.0}
-"""The methods that personalise a shared model, and their λ: the middle of the paper's grid for Ditto, its
-top for pFedMe."""
+DEFAULT_PROXIMAL = {"ditto": 0.1, "pfedme": 5.0}
+"""The methods that personalise a shared model, and their λ: the middle of the paper's grid for Ditto. For
+pFedMe its lowest value, which left the personal model most room and did best on validation data in a
+trial (Fashion-MNIST, setting 2, one seed, γ = 0.05)."""
 
 LARGEST_PULL = 0.75
 """An open step size γ keeps γλ at this or below: the largest product on the paper's grids, 0.05 x 15."""
