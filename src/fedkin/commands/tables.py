@@ -12,7 +12,7 @@ BAR_WIDTH = 40
 
 def method_table(outcomes: Mapping[str, tuple[float, Cost, float]]) -> Table:
     """Compare methods: test accuracy (the best in bold), cost and seconds of each."""
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    table = Table(box=None, padding=(0, 1), header_style="bold")
     table.add_column("method")
     for title in ("test accuracy", "synchronizations", "MB up", "MB down", "seconds"):
         table.add_column(title, justify="right")
