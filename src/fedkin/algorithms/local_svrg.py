@@ -189,6 +189,7 @@ def slower(settings: LocalSvrg, factor: float) -> LocalSvrg:
     return replace(settings, learning_rate=settings.learning_rate * factor)
 
 
+@jax.jit
 def combine(node_weights: Array, replies: Array) -> Array:
     """Return Σ_k w_k x_k, where nodes of weight zero do not count even if they answer NaN."""
     counted = jnp.where(node_weights[:, None] > 0, replies, 0)
