@@ -43,13 +43,16 @@ def check_writable(out: Path, force: bool) -> None:
 def write_directory(out: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write into a directory beside `out`, then put that in the place of `out`."""
     out = out.absolute()
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
-        fresh = Path(scratch) / "new"
-        fresh.mkdir()
-        fill(fresh)
-        if out.exists():
-            out.rename(Path(scratch) / "old")
-        fresh.rename(out)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+            fresh = Path(scratch) / "new"
+            fresh.mkdir()
+            fill(fresh)
+            if out.exists():
+                out.rename(Path(scratch) / "old")
+            fresh.rename(out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
+import pandas as pd
 import typer
 from rich.table import Table
 
@@ -91,7 +92,11 @@ def reproduce(
     if "bilevel" in methods:
         content["settings"]["bilevel"] = {"solver": solver}
     if tune:
-        content["tune"] = {name: grid for name, grid in PAPER_GRID.items() if name in methods}
+        content["tune"] = {name: dict(grid) for name, grid in PAPER_GRID.items() if name in methods}
+        if "bilevel" in methods:
+            content["follow_bilevel"] = True
+            if solver != "svrg":
+                del content["tune"]["bilevel"]["adjoint_learning_rate"]
     _carry_out(check_study(content, "the options"), out, resume, jobs, data, json)
 
 
@@ -117,36 +122,53 @@ def _carry_out(
 def _answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     if outcome.finished:
-        columns = ["dataset", "setting", "target", "method", "seed", "validation_accuracy"]
         best = read_results(out, best=True)
-        rows = best.loc[:, [*columns, "test_accuracy"]].to_dict(orient="records")
-    return {"finished": outcome.finished, "failed": outcome.failed, "runs": rows}
+        columns = ["dataset", "setting", "target", "method", "seed", "parameters"]
+        columns += ["validation_accuracy", "test_accuracy"]
+        rows = best.loc[:, columns].to_dict(orient="records")
+    return {
+        "finished": outcome.finished,
+        "failed": outcome.failed,
+        "failed_trials": outcome.failed_trials,
+        "runs": rows,
+    }
 
 
 def _summary(out: Path) -> Table:
-    """Show mean ± standard deviation over seeds, a row a cell, a column a method."""
+    """Show mean ± standard deviation over seeds: a row a cell, a column a method.
+
+    Where a method was run with several sets of parameters, each has a column of its own.
+    """
     best = read_results(out, best=True)
-    cells = best.groupby(["dataset", "setting", "target"], sort=False)
-    methods = list(dict.fromkeys(best.method))
-    table = Table(box=None, padding=(0, 2), header_style="bold")
+    best["column"] = best.method
+    for method, rows in best.groupby("method"):
+        if rows.parameters.nunique() > 1 and _is_grid(rows):
+            best.loc[rows.index, "column"] = f"{method} " + rows.parameters
+    columns = list(dict.fromkeys(best.column))
+    table = Table(box=None, padding=(0, 1), header_style="bold")
     for title in ("data set", "setting", "target"):
         table.add_column(title)
-    for method in methods:
-        table.add_column(method, justify="right")
-    for key, rows in cells:
-        accuracies = rows.groupby("method").test_accuracy
-        means, deviations = accuracies.mean(), accuracies.std(ddof=1).fillna(0.0)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for key, rows in best.groupby(["dataset", "setting", "target"], sort=False):
+        entries = rows.groupby("column").test_accuracy
+        highest = entries.mean().max()
         table.add_row(
-            *(str(part) for part in key),  # pyright: ignore[reportGeneralTypeIssues]
+            *map(str, list(key) if isinstance(key, tuple) else [key]),
             *(
-                f"[bold]{_entry(means, deviations, name)}[/]"
-                if means.get(name) == means.max()
-                else _entry(means, deviations, name)
-                for name in methods
+                _entry(entries.get_group(name), highest) if name in entries.groups else "—"
+                for name in columns
             ),
         )
     return table
 
 
-def _entry(means: Any, deviations: Any, method: str) -> str:
-    return f"{means[method]:.3f} ± {deviations[method]:.3f}" if method in means else "—"
+def _is_grid(rows: pd.DataFrame) -> bool:
+    """Tell whether one cell and seed was run with several sets of parameters."""
+    return bool(rows.duplicated(["dataset", "setting", "target", "seed"]).any())
+
+
+def _entry(accuracies: pd.Series, highest: float) -> str:
+    mean = accuracies.mean()
+    text = f"{mean:.3f}" + (f" ± {accuracies.std(ddof=1):.3f}" if len(accuracies) > 1 else "")
+    return f"[bold]{text}[/]" if mean == highest else text

@@ -69,6 +69,8 @@ class MethodSettings:
         period: The number τ of local steps between synchronizations.
         rounds: Synchronizations of one training run within an outer step.
         refresh_probability: The probability q of renewing a reference point.
+        averaging: Whether training returns the weighted average of its iterates, as in Algorithm 1,
+            and not the last one.
         cap: The largest weight b of a node.
         solver: How the hypergradient's linear system is solved.
         damping: The number λ added to the Hessian (cg and neumann).
@@ -88,6 +90,7 @@ class MethodSettings:
     period: int | None = None
     rounds: int | None = None
     refresh_probability: float | None = None
+    averaging: bool | None = None
     cap: float | None = None
     solver: SolverName | None = None
     damping: float | None = None
@@ -113,18 +116,27 @@ class MethodSettings:
         _choice("outer", self.outer, OuterName)
         for name in ("learning_rate", "adjoint_learning_rate", "outer_learning_rate", "proximal"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
+            if value is not None and not (_is_number(value) and 0 < value < float("inf")):
                 raise InputError(f"{name} must be a positive number, not {value!r}")
         for name in ("period", "rounds", "solver_iterations", "personal_steps"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise InputError(f"{name} must be a whole number from 1 on, not {value!r}")
-        if self.refresh_probability is not None and not 0 < self.refresh_probability <= 1:
-            raise InputError(
-                f"refresh_probability must be above 0 and at most 1, not {self.refresh_probability!r}"
-            )
-        if self.damping is not None and not 0 <= self.damping < float("inf"):
+        for name in ("averaging", "warm_start", "warm_start_adjoint"):
+            if getattr(self, name) not in (None, True, False):
+                raise InputError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        for name in ("cap", "refresh_probability"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and 0 < value <= 1):
+                raise InputError(f"{name} must be a number above 0 and at most 1, not {value!r}")
+        if self.damping is not None and not (
+            _is_number(self.damping) and 0 <= self.damping < float("inf")
+        ):
             raise InputError(f"damping must be a number from 0 on, not {self.damping!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _choice(name: str, value: str | None, choices: object) -> None:
@@ -141,8 +153,7 @@ def build(
     Returns:
         The algorithm, and what asking has cost.
     """
-    _choice("method", method, MethodName)
-    _refuse(settings, _not_settings_of(method), f"is not a setting of the method {method!r}")
+    check(method, settings, len(federation.names))
     if method in DEFAULT_PROXIMAL:
         return _personalised(method, settings, federation, centre, key)
     learners = centre.alone if method == "local" else federation
@@ -178,7 +189,7 @@ def default_cap(nodes: int) -> float:
 def _not_settings_of(method: str) -> tuple[str, ...]:
     """Name the settings that would change nothing."""
     names = () if method == "bilevel" else BILEVEL_ONLY
-    names += ("refresh_probability",) if method in DEFAULT_PROXIMAL else ("proximal",)
+    names += ("refresh_probability", "averaging") if method in DEFAULT_PROXIMAL else ("proximal",)
     return names if method == "ditto" else (*names, "personal_steps")
 
 
@@ -204,7 +215,8 @@ def _inner(settings: MethodSettings, learners: Federation, key: Key) -> tuple[Lo
         rounds=rounds,
         refresh_probability=settings.refresh_probability or 0.02,
         strong_convexity=model.l2 if isinstance(model, LinearModel) else 0.0,
-        tolerance=1e-3 if convex else None,
+        result="average" if settings.averaging else "last",
+        tolerance=1e-3 if convex and not settings.averaging else None,
     )
     return inner, cost
 
@@ -261,7 +273,6 @@ def _bilevel(
 ) -> Algorithm:
     paper = settings.preset == "paper"
     cap = settings.cap if settings.cap is not None else default_cap(nodes)
-    check_cap(cap, nodes)
     common = {
         "cap": cap,
         "inner": inner,
@@ -271,7 +282,6 @@ def _bilevel(
     }
     outer = settings.outer or ("proximal" if paper else "adaptive")
     if outer == "adaptive":
-        _refuse(settings, ("outer_learning_rate",), "is chosen by the adaptive outer loop itself")
         return AdaptiveBilevel(**common)
     algorithm = ProximalBilevel if outer == "proximal" else AcceleratedBilevel
     return algorithm(**common, outer_learning_rate=settings.outer_learning_rate or 0.02)
@@ -281,7 +291,6 @@ def _solver(settings: MethodSettings, inner: LocalSvrg, federation: Federation) 
     linear = isinstance(federation.objective.model, LinearModel)
     name = settings.solver or ("svrg" if settings.preset == "paper" else "cg")
     if name == "svrg":
-        _refuse(settings, ("damping",), "is not a setting of the solver 'svrg'")
         return SvrgSolver(
             LocalSvrg(
                 learning_rate=settings.adjoint_learning_rate
@@ -290,13 +299,13 @@ def _solver(settings: MethodSettings, inner: LocalSvrg, federation: Federation) 
                 rounds=settings.solver_iterations or inner.rounds,
                 refresh_probability=inner.refresh_probability,
                 strong_convexity=inner.strong_convexity,
+                result=inner.result,
             )
         )
     # A convex model's Hessian is positive definite as it is; a network's needs damping.
     damping = settings.damping if settings.damping is not None else (0.0 if linear else 1.0)
     iterations = settings.solver_iterations or (20 if linear else 8)
     if name == "cg":
-        _refuse(settings, ("adjoint_learning_rate",), "is not a setting of the solver 'cg'")
         return ConjugateGradientSolver(damping, iterations, tolerance=1e-2)
     step = settings.adjoint_learning_rate or inner.learning_rate
     return NeumannSolver(step, iterations, damping, tolerance=1e-2)
@@ -307,6 +316,21 @@ def setting_names() -> tuple[str, ...]:
     return tuple(field.name for field in fields(MethodSettings))
 
 
+def check(method: str, settings: MethodSettings, nodes: int) -> None:
+    """Refuse what `build` would refuse, without any data: settings that do not go together."""
+    _choice("method", method, MethodName)
+    _refuse(settings, _not_settings_of(method), f"is not a setting of the method {method!r}")
+    if settings.cap is not None:
+        check_cap(settings.cap, nodes)
+    solver = settings.solver or ("svrg" if settings.preset == "paper" else "cg")
+    if solver == "svrg":
+        _refuse(settings, ("damping",), "is not a setting of the solver 'svrg'")
+    if solver == "cg":
+        _refuse(settings, ("adjoint_learning_rate",), "is not a setting of the solver 'cg'")
+    if (settings.outer or ("proximal" if settings.preset == "paper" else "adaptive")) == "adaptive":
+        _refuse(settings, ("outer_learning_rate",), "is chosen by the adaptive outer loop itself")
+
+
 def initial_model_key(seed: int) -> Key:
     """Return the key of the initial model: the same for all methods with the same seed."""
     return jax.random.fold_in(jax.random.key(seed), 0)
@@ -315,3 +339,8 @@ def initial_model_key(seed: int) -> Key:
 def training_key(seed: int) -> Key:
     """Return the key of everything that is drawn during training."""
     return jax.random.fold_in(jax.random.key(seed), 1)
+
+
+def building_key(seed: int) -> Key:
+    """Return the key of what is asked of the nodes before training."""
+    return jax.random.fold_in(jax.random.key(seed), 2)

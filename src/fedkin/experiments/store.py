@@ -9,6 +9,7 @@ DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its librar
 DIR/tuning/NAME/…           the short runs that chose parameters
 """
 
+import fcntl
 import hashlib
 import importlib.metadata
 import io
@@ -25,11 +26,11 @@ from pydantic import ValidationError
 
 from fedkin.errors import InputError
 from fedkin.experiments.checkpoint import write_atomically
-from fedkin.experiments.config import FORMAT, RunConfig, StudyConfig
+from fedkin.experiments.config import FORMAT, RunConfig, StudyConfig, given_settings
 from fedkin.version import __version__
 
 CHECKED_FILES = ("config.json", "history.parquet", "weights.json", "data.json", "models.npz")
-KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "run"]
+KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "parameters", "run"]
 
 
 def versions() -> dict[str, str]:
@@ -79,8 +80,11 @@ class RunDirectory:
 
     def log(self, line: str) -> None:
         """Add a line to the run's log."""
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
 
 
 def read_config(path: Path) -> RunConfig:
@@ -152,16 +156,27 @@ class Store:
             _write_json(file, content)
             self.runs.mkdir(exist_ok=True)
             self.tuning.mkdir(exist_ok=True)
+            self._lock()
         except OSError as error:
             raise InputError(
                 f"cannot write to {self.path}: {error.strerror}; choose another directory"
+            ) from error
+
+    def _lock(self) -> None:
+        """Refuse to work where another process does; the lock ends with this process."""
+        self._lock_file = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"another process is working on {self.path}: wait for it, or end it"
             ) from error
 
     def finished(self) -> list[tuple[RunConfig, dict[str, Any], Path]]:
         """Return every finished run of the study: its config, its outcome, its directory."""
         self._check_format()
         found = []
-        for path in sorted(self.runs.iterdir()):
+        for path in sorted(self.runs.iterdir()) if self.runs.is_dir() else []:
             outcome = read_finished(path) if path.is_dir() else None
             if outcome is not None:
                 found.append((read_config(path), outcome, path))
@@ -218,8 +233,8 @@ def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
         best: One row a run, at its best validation accuracy; otherwise one row an evaluation.
 
     Returns:
-        Columns `dataset`, `setting`, `target`, `method`, `seed`, `run`, then the costs, losses and
-        accuracies, the weight of each node and diagnostics.
+        Columns `dataset`, `setting`, `target`, `method`, `seed`, `parameters`, `run`, then the costs,
+        losses and accuracies, the weight of each node and diagnostics.
     """
     tables = []
     for config, outcome, path in Store(directory).finished():
@@ -242,8 +257,16 @@ def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
 
 
 def _keys(config: RunConfig, path: Path) -> dict[str, Any]:
-    keys = {name: getattr(config, name) for name in KEY_COLUMNS[:-1]}
-    return keys | {"setting": str(config.setting), "run": path.name}
+    given = given_settings(config)
+    return {
+        "dataset": config.dataset,
+        "setting": str(config.setting),
+        "target": config.target,
+        "method": config.method,
+        "seed": config.seed,
+        "parameters": " ".join(f"{name}={value}" for name, value in given.items()),
+        "run": path.name,
+    }
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

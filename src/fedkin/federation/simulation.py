@@ -30,7 +30,7 @@ TRACES: Counter[str] = Counter()
 COMPILED: dict[Any, jax.stages.Compiled] = {}
 """The compiled code of this process, for every function, shape and type of arguments."""
 
-SINGLE_THREADED = {"xla_cpu_multi_thread_eigen": False}
+SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """The compiler's option for code that keeps to the thread it is called from."""
 
 
@@ -110,7 +110,7 @@ class SimulatedFederation:
             synchronizations=1,
             bytes_up=sum(reply.nbytes for reply in replies.values()),
             bytes_down=bytes_down,
-            points=int(evaluations.max()),
+            node_points=tuple(evaluations.tolist()),
         )
         return {name: jnp.asarray(reply) for name, reply in replies.items()}, cost
 
