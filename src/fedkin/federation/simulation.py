@@ -6,6 +6,7 @@ arrays of a step are so small that splitting each single operation among cores c
 brings.
 """
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,10 @@ COMPILED: dict[Any, jax.stages.Compiled] = {}
 
 SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """The compiler's option for code that keeps to the thread it is called from."""
+
+BYTES_AT_ONCE = 1_300_000
+"""The mini-batches of the nodes that are computed together may take this much memory as floats: few
+enough for a core's cache, enough to make the cost of starting an operation small."""
 
 
 class SimulatedFederation:
@@ -63,9 +68,10 @@ class SimulatedFederation:
         inputs, labels = zip(*nodes, strict=True)
         self.data = stack_nodes(inputs, labels, batch_size, seed)
         self.batches = int(self.data.batches.max())
-        self._shares = _share_out(len(nodes), threads or _cores())
+        threads = threads or _cores()
+        self._shares = _share_out(len(nodes), threads, _nodes_at_once(self.data))
         self._state: dict[str, list[Any]] = {}  # for each slot, what each share of the nodes keeps
-        self._pool = ThreadPoolExecutor(len(self._shares)) if len(self._shares) > 1 else None
+        self._pool = ThreadPoolExecutor(threads) if min(threads, len(self._shares)) > 1 else None
 
     def call(
         self,
@@ -155,9 +161,14 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _share_out(nodes: int, threads: int) -> list[np.ndarray]:
-    """Share the nodes out evenly; the last share is filled up by repeating the last node."""
-    size = -(-nodes // min(threads, nodes))
+def _nodes_at_once(data: NodeData) -> int:
+    floats = math.prod(data.inputs.shape[1:])
+    return max(1, BYTES_AT_ONCE // (floats * jnp.dtype(jnp.result_type(float)).itemsize))
+
+
+def _share_out(nodes: int, threads: int, at_once: int) -> list[np.ndarray]:
+    """Share the nodes out; the last share is filled up by repeating the last node."""
+    size = min(-(-nodes // min(threads, nodes)), at_once)
     return [
         np.minimum(np.arange(begin, begin + size), nodes - 1).astype(np.int32)
         for begin in range(0, nodes, size)
