@@ -137,9 +137,9 @@ def load(path: str | Path, model: Any | None = None) -> Result:
             description = json.loads(archive.read("result.json"))
             arrays = dict(np.load(io.BytesIO(archive.read("arrays.npz")), allow_pickle=False))
             history = pd.read_parquet(io.BytesIO(archive.read("history.parquet")))
+        found = description.get("format")
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-        found = description.get("format")
     except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
         raise InputError(
             f"{path} is not a saved fedkin result, or it is damaged: {error}"

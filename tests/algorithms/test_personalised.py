@@ -160,7 +160,7 @@ def test_cost_is_what_was_sent_and_computed():
     _, (ditto,) = take_steps(DITTO, made, count=1)
     # D_0's 25 points are in mini-batches of 9, 8 and 8: six of them have more than 4 x 10 points.
     assert 3 * 6 * 8 <= ditto.cost.points <= 3 * 6 * 9
-    assert replace(ditto.cost, points=0) == Cost(
+    assert replace(ditto.cost, node_points=()) == Cost(
         synchronizations=3,
         bytes_up=2 * 3 * 4 * (size + 1),  # an iterate and a loss
         bytes_down=2 * 3 * 4 * (size + 1),  # the shared model and γ
@@ -171,8 +171,11 @@ def test_cost_is_what_was_sent_and_computed():
         synchronizations=3,
         bytes_up=2 * 3 * 4 * (size + 2),  # an iterate, a loss, the iterations
         bytes_down=2 * 3 * 4 * (size + 3),  # the shared model, γ, λ and δ
-        points=3 * 4 * 5 * 10,  # every subproblem takes all its iterations, on ten points
+        node_points=pfedme.cost.node_points,
     )
+    # Every subproblem takes all its iterations, on ten points of the first node; the centre runs once.
+    assert pfedme.cost.node_points[0] == 3 * 4 * 5 * 10
+    assert 4 * 5 * 8 <= pfedme.cost.node_points[2] <= 4 * 5 * 9
     assert pfedme.diagnostics["proximal_iterations"] == 5
 
 

@@ -73,7 +73,26 @@ BAD = {
     "target": ({"target": "both"}, "minority"),
     "budget": ({"synchronizations": 0}, "synchronizations"),
     "seed": ({"seed": -1}, "seed"),
-    "seed twice": ({"seed": [1, 1]}, "listed twice"),
+    "seed twice": ({"seed": [1, 1]}, "lists the same value twice"),
+    "empty list": ({"method": []}, "empty list"),
+    "settings of an absent method": (
+        {"method": "fedavg", "settings": {"ditto": {"proximal": 1}}},
+        "not among",
+    ),
+    "tune of an absent method": (
+        {"method": "fedavg", "tune": {"ditto": {"proximal": [1]}}},
+        "not among",
+    ),
+    "tune_steps alone": ({"tune_steps": 3}, "of no use without"),
+    "follow alone": ({"follow_bilevel": True}, "not tuned"),
+    "cap below 1/K": ({"settings": {"cap": 0.01}}, "between 1/15"),
+    "cap as text": ({"settings": {"cap": "0.5"}}, "cap must be a number"),
+    "switch as text": ({"settings": {"warm_start": "no"}}, "true or false"),
+    "solver conflict": (
+        {"settings": {"bilevel": {"solver": "cg", "adjoint_learning_rate": 1}}},
+        "solver 'cg'",
+    ),
+    "setting file": ({"setting": "none.toml"}, "no settings file"),
 }
 
 

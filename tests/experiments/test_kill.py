@@ -9,8 +9,8 @@ import time
 from typing import get_args
 
 import pytest
-from experiments.test_contract import files
 
+from experiments.test_contract import files
 from fedkin.experiments.config import load_study
 from fedkin.experiments.methods import MethodName
 from fedkin.experiments.store import RunDirectory

@@ -24,7 +24,7 @@ class Script:
         return Counted(0)
 
     def step(self, state, key, federation, centre):
-        cost = Cost(points=100) if self.silent else Cost(7, 70, 700, 100)
+        cost = Cost(node_points=(100,)) if self.silent else Cost(7, 70, 700, (100, 3))
         info = Info(
             jnp.array([state.step]),
             None,
@@ -82,7 +82,7 @@ def test_the_budgets_of_points_and_steps_and_the_algorithm_itself_stop_a_run():
 def test_costs_add_up_along_the_history():
     outcome = play(Script(), RISING, Budget(steps=3))
     assert [row.cost for row in outcome.history] == [
-        Cost(7 * n, 70 * n, 700 * n, 100 * n) for n in (1, 2, 3)
+        Cost(7 * n, 70 * n, 700 * n, (100 * n, 3 * n)) for n in (1, 2, 3)
     ]
 
 

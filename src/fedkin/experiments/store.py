@@ -15,7 +15,8 @@ import importlib.metadata
 import io
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,21 +157,22 @@ class Store:
             _write_json(file, content)
             self.runs.mkdir(exist_ok=True)
             self.tuning.mkdir(exist_ok=True)
-            self._lock()
         except OSError as error:
             raise InputError(
                 f"cannot write to {self.path}: {error.strerror}; choose another directory"
             ) from error
 
-    def _lock(self) -> None:
-        """Refuse to work where another process does; the lock ends with this process."""
-        self._lock_file = (self.path / ".lock").open("w")
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"another process is working on {self.path}: wait for it, or end it"
-            ) from error
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working here; however this process ends, the lock ends with it."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process is working on {self.path}: wait for it, or end it"
+                ) from error
+            yield
 
     def finished(self) -> list[tuple[RunConfig, dict[str, Any], Path]]:
         """Return every finished run of the study: its config, its outcome, its directory."""

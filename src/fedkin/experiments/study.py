@@ -81,9 +81,10 @@ def carry_out(
     store = Store(directory)
     store.open(study, resume=resume)
     do = partial(_do, jobs=jobs, display=display, data_directory=data_directory)
-    runs, failed_trials = _tune(study, store, do)
-    failed = do(runs, store.runs, "running", after_run=store.write_index)
-    store.write_index()
+    with store.locked():
+        runs, failed_trials = _tune(study, store, do)
+        failed = do(runs, store.runs, "running", after_run=store.write_index)
+        store.write_index()
     finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
     return StudyOutcome(finished, failed, failed_trials)
 

@@ -1,9 +1,9 @@
 """All nodes in one process: the node's function under `vmap`, one compiled call a communication.
 
-On a machine with several cores the nodes are shared out among threads, each of which runs its nodes
-with single-threaded code. Nodes need nothing of each other between two synchronizations, and the
-arrays of a step are so small that splitting each single operation among cores costs more than it
-brings.
+The nodes are shared out, a few to a share, and threads run the shares with single-threaded code.
+Nodes need nothing of each other between two synchronizations, and the arrays of a step are so small
+that splitting each single operation among cores costs more than it brings. The shares do not depend on
+the number of cores, so neither do the numbers, to the last bit.
 """
 
 import math
@@ -34,6 +34,9 @@ COMPILED: dict[Any, jax.stages.Compiled] = {}
 SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """The compiler's option for code that keeps to the thread it is called from."""
 
+LEAST_SHARES = 2
+"""So that two cores have work however small the data are; more nodes or larger data make more shares."""
+
 BYTES_AT_ONCE = 1_300_000
 """The mini-batches of the nodes that are computed together may take this much memory as floats: few
 enough for a core's cache, enough to make the cost of starting an operation small."""
@@ -48,7 +51,7 @@ class SimulatedFederation:
         names: The names of the nodes; `node 1`, `node 2`, … if they are not given.
         batch_size: The number of points in a mini-batch.
         seed: Decides how each node's points are parted into mini-batches.
-        threads: How many threads the nodes are shared out to; None for one a core.
+        threads: How many threads run the shares of the nodes; None for one a core.
     """
 
     def __init__(
@@ -68,10 +71,10 @@ class SimulatedFederation:
         inputs, labels = zip(*nodes, strict=True)
         self.data = stack_nodes(inputs, labels, batch_size, seed)
         self.batches = int(self.data.batches.max())
-        threads = threads or _cores()
-        self._shares = _share_out(len(nodes), threads, _nodes_at_once(self.data))
+        self._shares = _share_out(len(nodes), _nodes_at_once(self.data))
         self._state: dict[str, list[Any]] = {}  # for each slot, what each share of the nodes keeps
-        self._pool = ThreadPoolExecutor(threads) if min(threads, len(self._shares)) > 1 else None
+        threads = min(threads or _cores(), len(self._shares))
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def call(
         self,
@@ -166,9 +169,9 @@ def _nodes_at_once(data: NodeData) -> int:
     return max(1, BYTES_AT_ONCE // (floats * jnp.dtype(jnp.result_type(float)).itemsize))
 
 
-def _share_out(nodes: int, threads: int, at_once: int) -> list[np.ndarray]:
+def _share_out(nodes: int, at_once: int) -> list[np.ndarray]:
     """Share the nodes out; the last share is filled up by repeating the last node."""
-    size = min(-(-nodes // min(threads, nodes)), at_once)
+    size = min(-(-nodes // LEAST_SHARES), at_once)
     return [
         np.minimum(np.arange(begin, begin + size), nodes - 1).astype(np.int32)
         for begin in range(0, nodes, size)
