@@ -10,6 +10,7 @@ from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
 from fedkin.commands.output import notes, results
 from fedkin.commands.predict import predict
+from fedkin.commands.report import report
 from fedkin.commands.study import reproduce, run
 from fedkin.errors import FedkinError
 from fedkin.version import __version__
@@ -31,6 +32,7 @@ app.command(context_settings={"allow_extra_args": True})(fit)
 app.command()(predict)
 app.command()(run)
 app.command()(reproduce)
+app.command()(report)
 app.add_typer(data.app, name="data")
 
 

@@ -1,110 +1,112 @@
 """`fedkin demo`: the main job on embedded data."""
 
-import time
-from typing import Annotated, Any, NamedTuple
+import json as json_format
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-import fedkin
 from fedkin.commands.output import JsonOption, notes, print_json, results
-from fedkin.commands.progress import live_progress
-from fedkin.commands.tables import method_table, weight_bars
+from fedkin.commands.study_display import StudyDisplay
 from fedkin.data.federated import FederatedData
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
-from fedkin.result import Result
+from fedkin.errors import InputError
+from fedkin.experiments.config import StudyConfig, check_study
+from fedkin.experiments.study import carry_out
 
-METHODS = {"bilevel": "Bi-level", "fedavg": "FedAvg", "local": "Local-train"}
-
-
-class Outcome(NamedTuple):
-    """What one method has brought."""
-
-    result: Result
-    seconds: float
-    test_accuracy: float
+METHODS = ("bilevel", "fedavg", "ditto", "pfedme", "local")
+SYNCHRONIZATIONS = 400
+"""The budget of each method: Bi-level has converged by then."""
 
 
 def demo(
     seed: Annotated[
         int, typer.Option(min=0, help="Decides the data and everything that is drawn.")
     ] = 0,
+    out: Annotated[Path, typer.Option(help="The directory for the results.")] = Path("fedkin-demo"),
     json: JsonOption = False,
 ) -> None:
     """Learn with whom to learn, on handwritten digits: 15 nodes, 5 of them like the owner."""
+    study = _study(seed)
+    _make_way(out)
     federation = sample_federation(
         load_images("digits"), paper_setting("digits", 2), "minority", seed
     )
     if not json:
-        results.print(
-            f"The owner has {len(federation.validation[1])} labelled images of digits: too few to "
-            f"learn from alone.\n{len(federation.nodes)} nodes offer {len(federation.nodes[0][1])} "
-            f"each, but {federation.similar.count(False)} of them see other digits more often, and "
-            "call 0, 1, 2 and 5 by other names.\nNobody tells the owner which. It learns the weights "
-            "from its own data.\n"
-        )
-    outcomes = {method: _run(method, federation, seed) for method in METHODS}
+        _introduce(federation)
+    with StudyDisplay(notes) as display:
+        outcome = carry_out(study, out, resume=True, jobs=1, display=display)
+    if outcome.failed:
+        raise InputError(f"a run of the demo failed: {next(iter(outcome.failed.values()))}")
+    # What makes the report takes a moment to load, and is not needed before.
+    from fedkin.commands.endings import print_study, write_report
+
+    record, page = write_report(out)
     if json:
-        print_json(_answer(outcomes, federation, seed))
+        print_json(_answer(record, seed) | {"report": str(page)})
+    else:
+        print_study(record, page)
+
+
+def _study(seed: int) -> StudyConfig:
+    content = {
+        "dataset": "digits",
+        "setting": 2,
+        "method": list(METHODS),
+        "seed": seed,
+        "model": "logistic",
+        "synchronizations": SYNCHRONIZATIONS,
+        "settings": {"preset": "automatic"},
+    }
+    return check_study(content, "the demo")
+
+
+def _make_way(out: Path) -> None:
+    """Remove the runs of an earlier demo, so that this one does its work; touch nothing else."""
+    try:
+        earlier = json_format.loads((out / "study.json").read_text(encoding="utf-8"))["study"]
+        seeds = earlier["seed"]
+        is_demo = len(seeds) == 1 and earlier == _study(seeds[0]).model_dump(mode="json")
+    except (OSError, ValueError, KeyError, TypeError):
         return
-    results.print(
-        method_table(
-            {
-                METHODS[method]: (outcome.test_accuracy, outcome.result.cost, outcome.seconds)
-                for method, outcome in outcomes.items()
-            }
+    if not is_demo:
+        raise InputError(
+            f"{out} holds a study of yours: give the demo another directory with --out"
         )
-    )
-    weights = outcomes["bilevel"].result.weights or {}
-    similar = dict(zip(federation.names, federation.similar, strict=True))
-    results.print("\nWhom to learn with, and how much (Bi-level):\n")
-    results.print(weight_bars(weights, similar))
-    share = _similar_weight(outcomes["bilevel"].result, federation)
+    shutil.rmtree(out / "runs", ignore_errors=True)
+
+
+def _introduce(federation: FederatedData) -> None:
     results.print(
-        f"\nThe nodes that are like the owner got {share:.1%} of the weight. "
-        f"{outcomes['bilevel'].result.stopped.capitalize()}."
+        f"The owner has {len(federation.validation[1])} labelled images of digits: too few to "
+        f"learn from alone.\n{len(federation.nodes)} nodes offer {len(federation.nodes[0][1])} "
+        f"each, but {federation.similar.count(False)} of them see other digits more often, and "
+        "call 0, 1, 2 and 5 by other names.\nNobody tells the owner which. It learns the weights "
+        "from its own data.\n"
     )
 
 
-def _run(method: str, federation: FederatedData, seed: int) -> Outcome:
-    begin = time.perf_counter()
-    with live_progress(METHODS[method], notes) as show:
-        result = fedkin.fit(
-            dict(zip(federation.names, federation.nodes, strict=True)),
-            federation.validation,
-            test=federation.test,
-            classes=len(federation.classes),
-            method=method,
-            seed=seed,
-            on_step=show,
-        )
-    inputs, labels = federation.test
-    accuracy = float((result.predict(inputs) == labels).mean())
-    return Outcome(result, time.perf_counter() - begin, accuracy)
-
-
-def _similar_weight(result: Result, federation: FederatedData) -> float:
-    weights = result.weights or {}
-    alike = zip(federation.names, federation.similar, strict=True)
-    return sum(weights.get(name, 0.0) for name, similar in alike if similar)
-
-
-def _answer(outcomes: dict[str, Outcome], federation: FederatedData, seed: int) -> dict[str, Any]:
+def _answer(record: Any, seed: int) -> dict[str, Any]:
+    runs = {run.method: run for run in record.runs}
+    learned = runs["bilevel"]
+    similar = learned.similar
     return {
         "seed": seed,
-        "similar": dict(zip(federation.names, federation.similar, strict=True)),
-        "similar_weight": _similar_weight(outcomes["bilevel"].result, federation),
+        "similar": similar,
+        "similar_weight": sum(w for node, w in learned.weights.items() if similar[node]),
         "methods": {
             method: {
-                "test_accuracy": outcome.test_accuracy,
-                "synchronizations": outcome.result.cost.synchronizations,
-                "bytes_up": outcome.result.cost.bytes_up,
-                "bytes_down": outcome.result.cost.bytes_down,
-                "seconds": outcome.seconds,
-                "stopped": outcome.result.stopped,
-                "warnings": outcome.result.warnings,
-                "weights": outcome.result.weights,
+                "test_accuracy": runs[method].outcome["test_accuracy"],
+                "synchronizations": int(runs[method].total.synchronizations),
+                "bytes_up": int(runs[method].total.bytes_up),
+                "bytes_down": int(runs[method].total.bytes_down),
+                "seconds": float(runs[method].total.seconds),
+                "stopped": runs[method].outcome["stopped"],
+                "warnings": runs[method].outcome["warnings"],
+                "weights": runs[method].weights,
             }
-            for method, outcome in outcomes.items()
+            for method in METHODS
         },
     }

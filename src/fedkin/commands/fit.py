@@ -206,6 +206,10 @@ def fit(
         metrics["test"] = score(result, federation.test, federation.preprocessing)
     rows = {name: table.rows for name, table in tables.nodes.items()}
     save(out, result, federation, metrics, rows)
+    # What makes the report takes a moment to load, and is not needed before.
+    from fedkin.commands.endings import print_path, write_report
+
+    _, page = write_report(out)
     if json:
         print_json(
             {
@@ -214,10 +218,12 @@ def fit(
                 "rows": rows,
                 "metrics": metrics,
                 "stopped": result.stopped,
+                "report": str(page),
             }
         )
     else:
         print_result(result, rows, metrics, out)
+        print_path(page)
 
 
 def model_for(task: TaskName, model: ModelName | None) -> str:

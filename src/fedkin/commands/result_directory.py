@@ -15,7 +15,10 @@ WEIGHTS = "weights.json"
 WEIGHTS_TABLE = "weights.csv"
 METRICS = "metrics.json"
 HISTORY = "history.csv"
-FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY})
+REPORT, REPORT_FILES = "report.html", "report"
+FILES = frozenset(
+    {MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT, REPORT_FILES}
+)
 
 
 def check_writable(out: Path, force: bool) -> None:

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import pandas as pd
 import typer
-from rich.table import Table
 
 from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.commands.study_display import StudyDisplay
@@ -107,11 +105,17 @@ def _carry_out(
         outcome = carry_out(
             study, out, resume=resume, jobs=jobs, display=display, data_directory=data
         )
+    page = None
+    if outcome.finished:
+        # What makes the report takes a moment to load, and is not needed before.
+        from fedkin.commands.endings import print_study, write_report
+
+        record, page = write_report(out)
+        if not json:
+            print_study(record, page)
+            results.print(f"tables and figures: fedkin report {out}", markup=False, soft_wrap=True)
     if json:
-        print_json(_answer(outcome, out))
-    elif outcome.finished:
-        results.print(_summary(out))
-        results.print(f"\nResults are in {out}; read them with fedkin.results({str(out)!r}).")
+        print_json(_answer(outcome, out) | {"report": None if page is None else str(page)})
     if outcome.failed:
         raise InputError(
             f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
@@ -132,43 +136,3 @@ def _answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
         "failed_trials": outcome.failed_trials,
         "runs": rows,
     }
-
-
-def _summary(out: Path) -> Table:
-    """Show mean ± standard deviation over seeds: a row a cell, a column a method.
-
-    Where a method was run with several sets of parameters, each has a column of its own.
-    """
-    best = read_results(out, best=True)
-    best["column"] = best.method
-    for method, rows in best.groupby("method"):
-        if rows.parameters.nunique() > 1 and _is_grid(rows):
-            best.loc[rows.index, "column"] = f"{method} " + rows.parameters
-    columns = list(dict.fromkeys(best.column))
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for title in ("data set", "setting", "target"):
-        table.add_column(title)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for key, rows in best.groupby(["dataset", "setting", "target"], sort=False):
-        entries = rows.groupby("column").test_accuracy
-        highest = entries.mean().max()
-        table.add_row(
-            *map(str, list(key) if isinstance(key, tuple) else [key]),
-            *(
-                _entry(entries.get_group(name), highest) if name in entries.groups else "—"
-                for name in columns
-            ),
-        )
-    return table
-
-
-def _is_grid(rows: pd.DataFrame) -> bool:
-    """Tell whether one cell and seed was run with several sets of parameters."""
-    return bool(rows.duplicated(["dataset", "setting", "target", "seed"]).any())
-
-
-def _entry(accuracies: pd.Series, highest: float) -> str:
-    mean = accuracies.mean()
-    text = f"{mean:.3f}" + (f" ± {accuracies.std(ddof=1):.3f}" if len(accuracies) > 1 else "")
-    return f"[bold]{text}[/]" if mean == highest else text

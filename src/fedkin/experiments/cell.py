@@ -16,7 +16,7 @@ from fedkin.algorithms.centre import Centre
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
 from fedkin.data.settings import paper_setting, sample_federation
-from fedkin.data.sources import load_images
+from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.experiments import methods
 from fedkin.experiments.checkpoint import load_checkpoint, save_checkpoint
 from fedkin.experiments.config import RunConfig
@@ -37,6 +37,8 @@ class Scene:
     federation: SimulatedFederation
     centre: Centre
     test: Points
+    origin: str | None
+    """The name of the directory that a known data set was read from; None for all others."""
 
 
 @lru_cache(maxsize=1)
@@ -78,7 +80,9 @@ def set_up(config: RunConfig, data_directory: Path | None = None) -> Scene:
         seed=config.seed,
     )
     centre = Centre(objective, *validation, batch_size=config.batch_size, seed=config.seed)
-    return Scene(data, objective, federation, centre, prepare(data.test))
+    path = find(config.dataset, data_directory) if config.dataset in DATA_SETS else None
+    origin = None if path is None else path.name
+    return Scene(data, objective, federation, centre, prepare(data.test), origin)
 
 
 def run_cell(
@@ -181,6 +185,8 @@ def _files(state: RunState, scene: Scene) -> dict[str, bytes]:
             np.bincount(labels, minlength=len(data.classes)).tolist() for _, labels in data.nodes
         ],
         "validation_counts": np.bincount(data.validation[1], minlength=len(data.classes)).tolist(),
+        "test_counts": np.bincount(data.test[1], minlength=len(data.classes)).tolist(),
+        "origin": scene.origin,
     }
     return {
         "history.parquet": history.to_parquet(index=False),

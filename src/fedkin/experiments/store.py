@@ -143,7 +143,7 @@ class Store:
         """Begin or go on with a study in this directory."""
         file = self.path / "study.json"
         if file.exists():
-            self._check_format()
+            self.check_format()
             if not resume:
                 raise InputError(
                     f"{self.path} already holds a study: add --resume to go on with it (finished runs "
@@ -176,7 +176,7 @@ class Store:
 
     def finished(self) -> list[tuple[RunConfig, dict[str, Any], Path]]:
         """Return every finished run of the study: its config, its outcome, its directory."""
-        self._check_format()
+        self.check_format()
         found = []
         for path in sorted(self.runs.iterdir()) if self.runs.is_dir() else []:
             outcome = read_finished(path) if path.is_dir() else None
@@ -193,7 +193,8 @@ class Store:
         table = pd.DataFrame(rows, columns=[*KEY_COLUMNS, *OUTCOME_COLUMNS])
         write_atomically(self.path / "index.csv", table.to_csv(index=False).encode())
 
-    def _check_format(self) -> None:
+    def check_format(self) -> None:
+        """Refuse a directory that holds no study, or one of another version."""
         file = self.path / "study.json"
         if not self.path.is_dir():
             raise InputError(f"there is no directory {self.path}")

@@ -219,7 +219,11 @@ def _attempt(
     try:
         run_cell(run, parent, data_directory=data_directory, after_step=tell)
     except FedkinError as error:
-        return " ".join([str(error), *getattr(error, "__notes__", [])])
+        reason = " ".join([str(error), *getattr(error, "__notes__", [])])
+        directory = RunDirectory(parent, run)
+        if directory.path.is_dir():
+            directory.log(f"failed: {reason}")  # so that a report can tell why the run is missing
+        return reason
     except Exception as error:
         # A fault of fedkin's own: the other runs go on, and the traceback is kept for a report.
         RunDirectory(parent, run).log(traceback.format_exc())

@@ -1,0 +1,196 @@
+"""What a study says, in a few words: whom to learn with, what it brings, what it costs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedkin.report import curves
+from fedkin.report.reading import Cell, Record
+from fedkin.report.tables import entry, signed
+
+
+@dataclass(frozen=True)
+class Share:
+    """How much of the weight nodes like the owner have got in a cell."""
+
+    cell: Cell
+    share: float
+    equal: float
+    """What they would have with equal weights."""
+    nodes: int
+    similar: int
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The main method's accuracy less that of another, in the cells that have both."""
+
+    label: str
+    differences: np.ndarray
+    """One number a cell: the mean over the seeds that both have."""
+    band: curves.Band | None
+    """For a single cell: mean and interval over seeds."""
+
+
+def main_label(record: Record) -> str | None:
+    """Return the method that the report is about: the first that has learned weights."""
+    learned = [label for cell in record.cells for label in curves.learners(record, cell)]
+    return next((label for label in record.labels if label in learned), None)
+
+
+def shares(record: Record, label: str) -> list[Share]:
+    """Return the weight of nodes like the owner, mean over seeds, in each cell where that is known."""
+    found = []
+    for cell in record.cells:
+        runs = [run for run in record.of(cell, label) if run.weights and run.similar]
+        if not runs:
+            continue
+        weight = [
+            sum(weight for node, weight in (run.weights or {}).items() if run.similar.get(node))
+            for run in runs
+        ]
+        nodes, similar = len(runs[0].similar), sum(runs[0].similar.values())
+        found.append(Share(cell, float(np.mean(weight)), similar / nodes, nodes, similar))
+    return found
+
+
+def gains(record: Record, label: str) -> list[Gain]:
+    """Compare the main method with each other one, seed by seed: they had the same data."""
+    found = []
+    for other in record.labels:
+        if other == label:
+            continue
+        by_cell = [
+            differences
+            for cell in record.cells
+            if len(differences := _paired(record, cell, label, other))
+        ]
+        if by_cell:
+            band = curves.interval(by_cell[0]) if len(by_cell) == 1 else None
+            means = np.array([differences.mean() for differences in by_cell])
+            found.append(Gain(other, means, band))
+    return found
+
+
+def _paired(record: Record, cell: Cell, label: str, other: str) -> np.ndarray:
+    first = {run.seed: run.outcome.get("test_accuracy") for run in record.of(cell, label)}
+    second = {run.seed: run.outcome.get("test_accuracy") for run in record.of(cell, other)}
+    pairs = [(first[seed], second[seed]) for seed in first if seed in second]
+    return np.array([a - b for a, b in pairs if a is not None and b is not None], dtype=float)
+
+
+def whom(record: Record, label: str | None) -> str:
+    """Say whom to learn with."""
+    if label is None:
+        return "No method here has learned weights for the nodes."
+    known = shares(record, label)
+    if not known:
+        cell = next(cell for cell in record.cells if label in curves.learners(record, cell))
+        return _heaviest(curves.final_weights(record, cell, label))
+    if len(known) == 1:
+        one = known[0]
+        return (
+            f"The {one.similar} of {one.nodes} nodes that are like the owner got {one.share:.1%} of "
+            f"the weight. With equal weights it would be {one.equal:.1%}."
+        )
+    values = [each.share for each in known]
+    return (
+        f"Nodes like the owner got {min(values):.1%} to {max(values):.1%} of the weight, "
+        f"{np.mean(values):.1%} on average over {len(known)} cells. The dotted marks are what "
+        "equal weights would give."
+    )
+
+
+def _heaviest(final: curves.FinalWeights) -> str:
+    order = np.argsort(-final.mean)
+    first = final.names[order[0]]
+    light = int((final.mean < 0.5 / len(final.names)).sum())
+    rest = (
+        f" {light} of {len(final.names)} nodes got less than half of an equal share."
+        if light
+        else ""
+    )
+    return f"{first} weighs most: {final.mean[order[0]]:.1%}.{rest}"
+
+
+def brings(record: Record, label: str | None) -> str:
+    """Say how good the main method is, and against which alternative."""
+    if record.kind == "fit":
+        return _metrics(record)
+    compared = gains(record, label) if label else []
+    if label is None or not compared:
+        return "There is no alternative here to compare with."
+    if len(record.cells) > 1:
+        return _over_cells(record, label, compared)
+    cell = record.cells[0]
+    scores = {
+        name: np.array([run.outcome["test_accuracy"] for run in record.of(cell, name)], dtype=float)
+        for name in record.labels
+    }
+    strongest = max(compared, key=lambda gain: scores[gain.label].mean())
+    band = strongest.band
+    assert band is not None
+    told = (
+        f"{label} reaches a test accuracy of {_mean(scores[label])}; the best alternative, "
+        f"{strongest.label}, {_mean(scores[strongest.label])}. The difference is "
+        f"{signed(float(band.mean))}"
+    )
+    if band.low is not None and band.high is not None:
+        low, high = signed(float(band.low)), signed(float(band.high))
+        return f"{told} ({low} to {high}: {curves.interval_words(band.seeds)})."
+    return f"{told}, from one seed: more seeds would tell how sure that is."
+
+
+def _mean(scores: np.ndarray) -> str:
+    return entry(float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else np.nan)
+
+
+def _over_cells(record: Record, label: str, compared: list[Gain]) -> str:
+    best, cells = 0, 0
+    for cell in record.cells:
+        means = {
+            name: np.mean([run.outcome["test_accuracy"] for run in record.of(cell, name)])
+            for name in record.labels
+            if record.of(cell, name)
+        }
+        if label in means and len(means) > 1:
+            cells += 1
+            best += means[label] == max(means.values())
+    closest = min(compared, key=lambda gain: gain.differences.mean())
+    return (
+        f"{label} has the best mean test accuracy in {best} of {cells} cells. Against "
+        f"{closest.label}, the closest alternative, it is {signed(float(closest.differences.mean()))} "
+        f"on average ({signed(float(closest.differences.min()))} to "
+        f"{signed(float(closest.differences.max()))} over cells)."
+    )
+
+
+def _metrics(record: Record) -> str:
+    kind = "test" if "test" in record.metrics else "validation"
+    scores = record.metrics[kind]
+    told = ", ".join(
+        f"{name.replace('_', ' ')} {value:.3f}"
+        for name, value in scores.items()
+        if name != "rows" and value is not None
+    )
+    warning = (
+        ""
+        if kind == "test"
+        else " Scores on validation rows flatter the model: give --test rows to know how good it is."
+    )
+    return f"On {scores['rows']} {kind} rows: {told}.{warning}"
+
+
+def costs(record: Record, label: str | None) -> str:
+    """Say what a run of the main method takes."""
+    chosen = label or next(iter(record.labels))
+    runs = [run for run in record.runs if run.label == chosen]
+
+    def mean(name: str) -> float:
+        return float(np.mean([run.total[name] for run in runs]))
+
+    return (
+        f"A run of {chosen} takes {mean('synchronizations'):,.0f} synchronizations, "
+        f"{mean('bytes_up') / 1e6:,.2f} MB up and {mean('bytes_down') / 1e6:,.2f} MB down in all, and "
+        f"{mean('seconds'):,.1f} s on the machine it ran on, with compilation."
+    )

@@ -1,0 +1,194 @@
+"""What figures show: curves, levels and weights, put together over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from fedkin.experiments.history import WEIGHT_PREFIX
+from fedkin.report.reading import Cell, Record, Run
+
+MOST_POINTS = 150
+"""A curve has at most so many points: more cannot be seen."""
+
+UNEQUAL = 1e-6
+"""Weights that differ by more were learned."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """A mean over seeds with its interval; both ends are None for a single seed."""
+
+    mean: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A score over a cost; `level` where it costs no communication and is a horizontal line."""
+
+    x: np.ndarray
+    band: Band
+    level: bool = False
+
+
+@dataclass(frozen=True)
+class WeightPaths:
+    """The weight of each node over outer iterations, mean over seeds."""
+
+    names: list[str]
+    similar: list[bool | None]
+    steps: np.ndarray
+    weights: np.ndarray
+    """Of shape (nodes, steps)."""
+
+
+@dataclass(frozen=True)
+class FinalWeights:
+    """The weight of each node in the result, mean and standard deviation over seeds."""
+
+    names: list[str]
+    similar: list[bool | None]
+    mean: np.ndarray
+    deviation: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a whole run has sent, and how good its result is."""
+
+    megabytes_up: float
+    megabytes_down: float
+    accuracy: Band
+
+
+def interval(values: np.ndarray) -> Band:
+    """Return mean and interval over the first axis, the seeds.
+
+    The interval is Student's 95% confidence interval of the mean; for two seeds, where that says
+    next to nothing, the range of both; for one there is none.
+    """
+    seeds = len(values)
+    mean = values.mean(axis=0)
+    if seeds == 1:
+        return Band(mean, None, None, 1)
+    if seeds == 2:
+        return Band(mean, values.min(axis=0), values.max(axis=0), 2)
+    half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    return Band(mean, mean - half, mean + half, seeds)
+
+
+def interval_words(seeds: int) -> str:
+    """Say what `interval` is for so many seeds."""
+    if seeds == 1:
+        return "one seed, so no interval"
+    return "the range of two seeds" if seeds == 2 else f"95% confidence interval, {seeds} seeds"
+
+
+def score_column(record: Record) -> str:
+    """Return the column of the history that curves show."""
+    columns = record.runs[0].history.columns
+    wanted = ("test_accuracy", "validation_accuracy", "validation_loss")
+    return next(name for name in wanted if name in columns)
+
+
+def over_seeds(histories: Sequence[pd.DataFrame], x: str, y: str) -> Curve:
+    """Put runs together that were evaluated at different places.
+
+    Between two evaluations a run is taken to go straight; after its last it keeps its model.
+    """
+    places = np.unique(np.concatenate([history[x].to_numpy(float) for history in histories]))
+    places = places[places >= max(float(history[x].iloc[0]) for history in histories)]
+    if len(places) > MOST_POINTS:
+        chosen = np.unique(np.linspace(0, len(places) - 1, MOST_POINTS).round().astype(int))
+        places = places[chosen]
+    values = [
+        np.interp(places, history[x].to_numpy(float), history[y].to_numpy(float))
+        for history in histories
+    ]
+    return Curve(places, interval(np.stack(values)))
+
+
+def score_curves(record: Record, cell: Cell, x: str) -> dict[str, Curve]:
+    """Return the curve of each method of a cell.
+
+    A method that never communicates is a level: its score at the end of training.
+    """
+    y = score_column(record)
+    curves = {}
+    for label in record.labels:
+        histories = [run.history for run in record.of(cell, label) if y in run.history]
+        if not histories:
+            continue
+        if max(history.synchronizations.max() for history in histories) == 0:
+            final = np.array([float(history[y].iloc[-1]) for history in histories])
+            curves[label] = Curve(np.empty(0), interval(final), level=True)
+        else:
+            curves[label] = over_seeds(histories, x, y)
+    return curves
+
+
+def learners(record: Record, cell: Cell) -> list[str]:
+    """Return the labels whose runs have learned weights: not all nodes have the same."""
+    return [
+        label
+        for label in record.labels
+        if any(
+            run.weights and max(run.weights.values()) - min(run.weights.values()) > UNEQUAL
+            for run in record.of(cell, label)
+        )
+    ]
+
+
+def weight_paths(record: Record, cell: Cell, label: str) -> WeightPaths:
+    """Return the weights of a cell's nodes over outer iterations."""
+    runs = _same_nodes(record.of(cell, label))
+    names = list(runs[0].weights or {})
+    steps = np.arange(1, max(int(run.history.step.max()) for run in runs) + 1)
+    weights = [
+        [
+            np.interp(steps, run.history.step, run.history[WEIGHT_PREFIX + name].to_numpy(float))
+            for name in names
+        ]
+        for run in runs
+    ]
+    return WeightPaths(names, _groups(runs[0], names), steps, np.mean(weights, axis=0))
+
+
+def final_weights(record: Record, cell: Cell, label: str) -> FinalWeights:
+    """Return the weights that belong to the results."""
+    runs = _same_nodes(record.of(cell, label))
+    names = list(runs[0].weights or {})
+    weights = np.array([[(run.weights or {})[name] for name in names] for run in runs])
+    deviation = weights.std(axis=0, ddof=1) if len(runs) > 1 else None
+    return FinalWeights(names, _groups(runs[0], names), weights.mean(axis=0), deviation)
+
+
+def traffic(record: Record, cell: Cell) -> dict[str, Traffic]:
+    """Return for each method of a cell what a run sends and the accuracy that it ends with."""
+    found = {}
+    for label in record.labels:
+        runs = record.of(cell, label)
+        scores = [run.outcome.get("test_accuracy") for run in runs]
+        if runs and None not in scores:
+            found[label] = Traffic(
+                float(np.mean([run.total.bytes_up for run in runs])) / 1e6,
+                float(np.mean([run.total.bytes_down for run in runs])) / 1e6,
+                interval(np.array(scores, dtype=float)),
+            )
+    return found
+
+
+def _same_nodes(runs: list[Run]) -> list[Run]:
+    """Keep the runs that have weights for the same nodes; only these can be averaged."""
+    weighted = [run for run in runs if run.weights]
+    return [run for run in weighted if run.weights.keys() == weighted[0].weights.keys()]  # pyright: ignore
+
+
+def _groups(run: Run, names: list[str]) -> list[bool | None]:
+    similar = run.similar
+    return [similar.get(name) for name in names]

@@ -1,0 +1,348 @@
+"""Figures for print and slides, drawn from a record: settings × data sets, as in the paper."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from fedkin.errors import InputError
+from fedkin.report import curves
+from fedkin.report.reading import Cell, Record
+from fedkin.report.style import DISSIMILAR, GROUP_COLOURS, SIMILAR, UNGROUPED, group, setting_title
+
+FORMATS = ("svg", "png", "pdf")
+COSTS = {
+    "synchronizations": ("synchronizations", 1),
+    "points": ("points processed by the busiest node, thousands", 1e3),
+}
+"""The costs that accuracy is drawn against: the title of the axis, and its unit."""
+
+SCORES = {
+    "test_accuracy": "test accuracy",
+    "validation_accuracy": "validation accuracy",
+    "validation_loss": "validation loss",
+}
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "axes.formatter.useoffset": False,
+    "svg.hashsalt": "fedkin",
+    "pdf.fonttype": 42,
+}
+HATCH = {SIMILAR: "", DISSIMILAR: "////", UNGROUPED: ""}
+GROUP_DASHES = {SIMILAR: (), DISSIMILAR: (4, 1.5), UNGROUPED: ()}
+UP: Any = [(-0.7, 0.08), (0.7, 0.08), (0, 1)]
+DOWN: Any = [(-0.7, -0.08), (0.7, -0.08), (0, -1)]
+"""Triangles above and below their place, so that both are seen where as much goes up as down."""
+
+DrawPanel = Callable[[Any, Record, Cell], list[Any]]
+"""Draws a cell into axes and returns handles for the legend."""
+
+
+def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
+    """Yield every figure of a record with its name; one figure a target."""
+    targets = list(dict.fromkeys(cell.target for cell in record.cells))
+    for target in targets:
+        cells = [cell for cell in record.cells if cell.target == target]
+        learned = [cell for cell in cells if curves.learners(record, cell)]
+        ending = f"-{target}" if len(targets) > 1 else ""
+        for cost in COSTS:
+            yield f"accuracy-{cost}{ending}", draw_scores(record, cells, cost)
+        if record.kind == "study":
+            yield f"traffic{ending}", _draw(record, cells, _traffic_panel)
+        if learned:
+            yield f"weights-iterations{ending}", _draw(record, learned, _paths_panel, from_zero="y")
+            yield (
+                f"weights-final{ending}",
+                _draw(record, learned, _bars_panel, from_zero="y", below=1.0),
+            )
+
+
+def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
+    """Draw the score against a cost: one panel a cell, one line a method."""
+
+    def panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
+        return _scores_panel(axes, record, cell, cost)
+
+    return _draw(record, cells, panel, from_zero="x")
+
+
+def save_figures(record: Record, directory: Path) -> list[Path]:
+    """Write every figure as SVG, PNG and PDF; the same record gives the same bytes."""
+    written = []
+    for name, figure in draw_all(record):
+        for ending in FORMATS:
+            path = directory / f"{name}.{ending}"
+            dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}[ending]
+            try:
+                with mpl.rc_context(STYLE):
+                    figure.savefig(path, dpi=200, facecolor="white", metadata=dates)
+            except OSError as error:
+                raise InputError(f"cannot write {path}: {error.strerror}") from error
+            written.append(path)
+    return written
+
+
+def _draw(
+    record: Record, cells: list[Cell], panel: DrawPanel, *, from_zero: str = "", below: float = 0.5
+) -> Figure:
+    """Lay panels out: a row a data set, a column a setting; a single one stands alone.
+
+    The axes in `from_zero` begin there; `below` is the space under the lowest one, in inches.
+    """
+    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
+    settings = list(dict.fromkeys(cell.setting for cell in cells))
+    shape = len(datasets), len(settings)
+    with mpl.rc_context(STYLE):
+        figure = Figure()
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(*shape, squeeze=False, sharey="row", sharex="col")
+        handles: dict[str, Any] = {}
+        for row, dataset in enumerate(datasets):
+            for column, setting in enumerate(settings):
+                axes = grid[row, column]
+                cell = next(
+                    (c for c in cells if (c.dataset, c.setting) == (dataset, setting)), None
+                )
+                if cell is None:
+                    axes.axis("off")
+                    continue
+                handles |= {each.get_label(): each for each in panel(axes, record, cell)}
+                axes.set_title(_plain(_panel_title(cell)), loc="left")
+                axes.label_outer()
+        # Rows and columns share axes: a limit set before all panels are drawn would cut the others.
+        for axes in grid.flat:
+            if "x" in from_zero:
+                axes.set_xlim(left=0)
+            if "y" in from_zero:
+                axes.set_ylim(bottom=0)
+        _arrange(figure, shape, list(handles.values()), below)
+    return figure
+
+
+def _arrange(figure: Figure, shape: tuple[int, int], handles: list[Any], below: float) -> None:
+    """Give panels, margins and the legend their places, in inches.
+
+    Matplotlib's own layout engines would take several seconds for a study's grid.
+    """
+    rows, columns = shape
+    panel_width, panel_height = (4.8, 2.9) if shape == (1, 1) else (2.45, 1.65)
+    left, right, gap, gap_height = 0.62, 0.15, 0.18, 0.42
+    width = left + right + columns * panel_width + (columns - 1) * gap
+    longest = max((len(handle.get_label()) for handle in handles), default=0)
+    beside = max(1, min(len(handles), int(width / (0.45 + 0.062 * longest))))
+    above = 0.38 + 0.18 * -(-len(handles) // beside)
+    height = above + below + rows * panel_height + (rows - 1) * gap_height
+    figure.set_size_inches(width, height)
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        bottom=below / height,
+        top=1 - above / height,
+        wspace=gap / panel_width,
+        hspace=gap_height / panel_height,
+    )
+    figure.legend(
+        handles=handles,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 1.0),
+        ncols=beside,
+        handlelength=2.4,
+        columnspacing=1.2,
+        fontsize=8.5,
+    )
+
+
+def _panel_title(cell: Cell) -> str:
+    name = Path(cell.dataset).name
+    return f"{name}, {setting_title(cell.setting)}" if cell.setting else name
+
+
+def _plain(text: str) -> str:
+    """Keep matplotlib from taking dollars for mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]:
+    title, unit = COSTS[cost]
+    handles = []
+    found = curves.score_curves(record, cell, cost)
+    for label, curve in found.items():
+        look = record.look(label)
+        band = curve.band
+        dashes = (0, look.dashes) if look.dashes else "-"
+        name = _plain(label)
+        if curve.level:
+            line = axes.axhline(
+                float(band.mean), color=look.colour, linestyle=dashes, linewidth=1.4, label=name
+            )
+            if band.low is not None and band.high is not None:
+                axes.axhspan(
+                    float(band.low), float(band.high), color=look.colour, alpha=0.10, linewidth=0
+                )
+        else:
+            x = curve.x / unit
+            (line,) = axes.plot(
+                x,
+                band.mean,
+                color=look.colour,
+                linestyle=dashes,
+                linewidth=1.7,
+                marker=look.marker,
+                markersize=4,
+                markevery=_spread(len(x), look.number),
+                label=name,
+            )
+            if band.low is not None and band.high is not None:
+                axes.fill_between(
+                    x, band.low, band.high, color=look.colour, alpha=0.18, linewidth=0
+                )
+        handles.append(line)
+    axes.set_xlabel(title)
+    axes.set_ylabel(SCORES[curves.score_column(record)])
+    return handles
+
+
+def _spread(points: int, number: int) -> list[int]:
+    """Put few markers on a line, on each line elsewhere, so that they do not hide one another."""
+    if points <= 6:
+        return list(range(points))
+    return sorted({(number + 1 + 6 * turn) * (points - 1) // 30 for turn in range(5)})
+
+
+def _traffic_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
+    handles = []
+    for label, sent in curves.traffic(record, cell).items():
+        look = record.look(label)
+        accuracy = float(sent.accuracy.mean)
+        ends = [sent.megabytes_up, sent.megabytes_down]
+        axes.plot(ends, [accuracy] * 2, color=look.colour, linewidth=1.2, alpha=0.6)
+        if sent.accuracy.low is not None and sent.accuracy.high is not None:
+            spread = [[accuracy - float(sent.accuracy.low)], [float(sent.accuracy.high) - accuracy]]
+            axes.errorbar(
+                [np.mean(ends)], [accuracy], yerr=spread, color=look.colour, capsize=2, linewidth=1
+            )
+        for marker, place in zip((UP, DOWN), ends, strict=True):
+            axes.plot([place], [accuracy], marker=marker, color=look.colour, markersize=14)
+        handles.append(Line2D([], [], color=look.colour, linewidth=2, label=_plain(label)))
+    axes.set_xlabel("sent in a whole run, MB")
+    axes.set_ylabel("test accuracy")
+    axes.margins(x=0.06, y=0.12)
+    return [
+        *handles,
+        Line2D(
+            [],
+            [],
+            color="#3A3A3A",
+            marker=UP,
+            markersize=10,
+            linestyle="",
+            label="nodes to centre (up)",
+        ),
+        Line2D(
+            [],
+            [],
+            color="#3A3A3A",
+            marker=DOWN,
+            markersize=10,
+            linestyle="",
+            label="centre to nodes (down)",
+        ),
+    ]
+
+
+def _paths_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
+    label = curves.learners(record, cell)[0]
+    paths = curves.weight_paths(record, cell, label)
+    for weights, similar in zip(paths.weights, paths.similar, strict=True):
+        name = group(similar)
+        dashes = (0, GROUP_DASHES[name]) if GROUP_DASHES[name] else "-"
+        axes.plot(
+            paths.steps,
+            weights,
+            color=GROUP_COLOURS[name],
+            linestyle=dashes,
+            linewidth=1.2,
+            marker="." if len(paths.steps) == 1 else None,
+        )
+    equal = axes.axhline(
+        1 / len(paths.names), color="#3A3A3A", linestyle=":", linewidth=1, label="equal weights"
+    )
+    axes.set_xlabel("outer iteration")
+    axes.set_ylabel("weight of a node")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return [*_group_handles(paths.similar, lines=True), equal]
+
+
+def _bars_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
+    label = curves.learners(record, cell)[0]
+    final = curves.final_weights(record, cell, label)
+    groups = [group(similar) for similar in final.similar]
+    places = np.arange(len(final.names))
+    for place, weight, name in zip(places, final.mean, groups, strict=True):
+        axes.bar(
+            place,
+            weight,
+            color=GROUP_COLOURS[name],
+            hatch=HATCH[name],
+            edgecolor="white",
+            linewidth=0,
+            width=0.78,
+        )
+    if final.deviation is not None:
+        low = np.minimum(final.deviation, final.mean)
+        axes.errorbar(
+            places,
+            final.mean,
+            yerr=[low, final.deviation],
+            linestyle="",
+            color="#3A3A3A",
+            linewidth=0.9,
+            capsize=1.5,
+        )
+    equal = axes.axhline(
+        1 / len(places), color="#3A3A3A", linestyle=":", linewidth=1, label="equal weights"
+    )
+    names = [_plain(name if len(name) <= 18 else name[:17] + "…") for name in final.names]
+    axes.set_xticks(places, names, rotation=90, fontsize=7)
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
+    axes.set_ylabel("weight of a node")
+    return [*_group_handles(final.similar, lines=False), equal]
+
+
+def _group_handles(similar: list[bool | None], *, lines: bool) -> list[Any]:
+    names = [name for name in (SIMILAR, DISSIMILAR) if name in {group(each) for each in similar}]
+    if lines:
+        return [
+            Line2D(
+                [],
+                [],
+                color=GROUP_COLOURS[name],
+                linestyle=(0, GROUP_DASHES[name]) if GROUP_DASHES[name] else "-",
+                label=f"{name} to the owner",
+            )
+            for name in names
+        ]
+    return [
+        Patch(
+            facecolor=GROUP_COLOURS[name],
+            hatch=HATCH[name],
+            edgecolor="white",
+            label=f"{name} to the owner",
+        )
+        for name in names
+    ]

@@ -1,0 +1,362 @@
+"""`report.html`: one file that opens with the answer, needs no network and works without script."""
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedkin.errors import InputError
+from fedkin.experiments.checkpoint import write_atomically
+from fedkin.experiments.config import GRID_FIELDS
+from fedkin.report import answer, charts, curves, tables
+from fedkin.report.reading import Cell, Record, Run
+from fedkin.report.style import group, setting_title
+from fedkin.version import __version__
+
+NAME = "report.html"
+COSTS = {
+    "synchronizations": ("synchronizations", 1.0),
+    "points": ("points processed by the busiest node, thousands", 1e3),
+}
+SCORES = {
+    "test_accuracy": "test accuracy",
+    "validation_accuracy": "validation accuracy",
+    "validation_loss": "validation loss",
+}
+MOST_HEAT_MAPS = 40
+"""Federations shown class by class; a study with more cells shows the first ones."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its heading."""
+
+    title: str
+    chart: Markup
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class View:
+    """Panels of one kind, one a cell, and what there is to know about them."""
+
+    title: str
+    caption: str
+    panels: list[Panel]
+    legend: str
+    """Which legend belongs to it: `methods` or `groups`."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """The figures of one target."""
+
+    title: str
+    views: list[View]
+    columns: int
+
+
+def write_page(record: Record, path: Path) -> Path:
+    """Write the page into a file, whole or not at all."""
+    text = render(record)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {path.parent}: {error.strerror}") from error
+    write_atomically(path, text.encode())
+    return path
+
+
+def render(record: Record) -> str:
+    """Return the page."""
+    script, style = _asset("report.js"), _asset("report.css")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    label = answer.main_label(record)
+    table = tables.summary(record)
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            record=record,
+            version=__version__,
+            # The files are our own: these two, and nothing else, enter the page as they are.
+            script=Markup(script),
+            script_digest=digest,
+            style=Markup(style),
+            label=label,
+            whom=answer.whom(record, label),
+            whom_chart=_whom_chart(record, label),
+            brings=answer.brings(record, label),
+            brings_chart=_brings_chart(record, label),
+            costs=answer.costs(record, label),
+            cost_rows=_cost_rows(record),
+            chapters=_chapters(record),
+            legend=[(name, record.look(name)) for name in record.labels],
+            grouped=any(run.similar for run in record.runs),
+            rows=tables.rows_by_cell(table, record),
+            table_notes=tables.notes(record) if record.kind == "study" else [],
+            details=table,
+            data=_data(record),
+            configuration=_configuration(record),
+            versions=_versions(record),
+            request=json.dumps(record.request, indent=2, ensure_ascii=False),
+            warnings=_warnings(record),
+            stops=Counter(str(run.outcome.get("stopped")) for run in record.runs).most_common(),
+        )
+    )
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("fedkin.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["zip"] = zip
+    environment.filters |= {
+        "entry": lambda row: tables.entry(row.accuracy, row.deviation),
+        "signed": tables.signed,
+        "setting": lambda setting: setting_title(setting).removeprefix("setting "),
+        "known": lambda value: not np.isnan(value),
+        "base": lambda path: Path(path).name,
+        "number": lambda value, digits=0: f"{value:,.{digits}f}".replace(",", "\u202f"),
+    }
+    return environment
+
+
+def _asset(name: str) -> str:
+    file = resources.files("fedkin.report").joinpath("templates", name)
+    return file.read_text(encoding="utf-8").strip()
+
+
+def _whom_chart(record: Record, label: str | None) -> Markup | None:
+    """Bars of nodes where there is one federation, else the share of similar nodes in each cell."""
+    if label is None:
+        return None
+    learned = [cell for cell in record.cells if label in curves.learners(record, cell)]
+    if len(learned) == 1:
+        final = curves.final_weights(record, learned[0], label)
+        return charts.bar_chart("weight of each node", final)
+    known = answer.shares(record, label)
+    rows = [(each.cell.title, each.share, each.equal) for each in known]
+    return charts.share_chart("share of the weight of nodes like the owner", rows)
+
+
+def _brings_chart(record: Record, label: str | None) -> Markup | None:
+    if record.kind == "fit":
+        return None
+    if len(record.cells) == 1:
+        cell = record.cells[0]
+        rows = [
+            (
+                name,
+                record.look(name),
+                curves.interval(
+                    np.array([run.outcome["test_accuracy"] for run in record.of(cell, name)], float)
+                ),
+            )
+            for name in record.labels
+        ]
+        return charts.dot_chart("test accuracy of each method", rows, "test accuracy")
+    compared = answer.gains(record, label) if label else []
+    if not compared:
+        return None
+    rows = [
+        (gain.label, record.look(gain.label), curves.Band(gain.differences, None, None, 1))
+        for gain in compared
+    ]
+    title = f"accuracy of {label} less that of …, one dot a cell"
+    return charts.dot_chart(title, rows, title, difference=True)
+
+
+def _cost_rows(record: Record) -> list[tuple[str, dict[str, float]]]:
+    """Return what a run of each method costs, mean over all its runs."""
+    rows = []
+    for label in record.labels:
+        totals = [run.total for run in record.runs if run.label == label]
+        rows.append(
+            (label, {name: float(np.mean([t[name] for t in totals])) for name in tables.COSTS})
+        )
+    return rows
+
+
+def _chapters(record: Record) -> list[Chapter]:
+    targets = list(dict.fromkeys(cell.target for cell in record.cells))
+    chapters = []
+    for target in targets:
+        cells = [cell for cell in record.cells if cell.target == target]
+        title = f"Target: the {target}" if target else ""
+        settings = {cell.setting for cell in cells}
+        chapters.append(Chapter(title, _views(record, cells), len(settings)))
+    return chapters
+
+
+def _views(record: Record, cells: list[Cell]) -> list[View]:
+    looks = {label: record.look(label) for label in record.labels}
+    score = SCORES[curves.score_column(record)]
+    seeds = sorted({run.seed for run in record.runs})
+    several = len(seeds) > 1
+    mean = ", mean over seeds" if several else ""
+    shade = f" Shaded: {curves.interval_words(len(seeds))}." if several else ""
+    whiskers = " Whiskers: one standard deviation over seeds." if several else ""
+    levels = " Local-train is a level, its value at the end." if "local" in _methods(record) else ""
+    views = []
+
+    def view(title: str, caption: str, legend: str, of: list[Cell], draw: Callable[[Cell], Markup]):
+        panels = [Panel(_panel_title(cell), draw(cell)) for cell in of]
+        if panels:
+            views.append(View(title, caption, panels, legend))
+
+    for cost, (axis, unit) in COSTS.items():
+        view(
+            f"{score.capitalize()} against {cost.replace('points', 'points processed')}",
+            f"Of the model at that moment{mean}.{shade}{levels}",
+            "methods",
+            cells,
+            lambda cell, cost=cost, axis=axis, unit=unit: charts.line_chart(
+                f"{score} against {cost}, {cell.title}",
+                curves.score_curves(record, cell, cost),
+                looks,
+                axis,
+                score,
+                unit,
+            ),
+        )
+    if record.kind == "study":
+        view(
+            "Accuracy against bytes sent",
+            "▲ from the nodes to the centre, ▼ from the centre to the nodes, all nodes together. "
+            "Accuracy is that of the table.",
+            "methods",
+            cells,
+            lambda cell: charts.traffic_chart(
+                f"accuracy against bytes sent, {cell.title}", curves.traffic(record, cell), looks
+            ),
+        )
+    learned = {cell: found for cell in cells if (found := curves.learners(record, cell))}
+    view(
+        "Weights over outer iterations",
+        f"One line a node{mean}. Dotted: equal weights.",
+        "groups",
+        list(learned),
+        lambda cell: charts.path_chart(
+            f"weights over outer iterations, {cell.title}",
+            curves.weight_paths(record, cell, learned[cell][0]),
+        ),
+    )
+    view(
+        "Final weights",
+        f"Those of the result{mean}.{whiskers} Dotted: equal weights.",
+        "groups",
+        list(learned),
+        lambda cell: charts.bar_chart(
+            f"final weights, {cell.title}", curves.final_weights(record, cell, learned[cell][0])
+        ),
+    )
+    return views
+
+
+def _methods(record: Record) -> set[str]:
+    return set(record.labels.values())
+
+
+def _panel_title(cell: Cell) -> str:
+    name = Path(cell.dataset).name
+    return f"{name}, {setting_title(cell.setting)}" if cell.setting else name
+
+
+def _data(record: Record) -> list[dict[str, Any]]:
+    """Return who holds what in each cell, of its first run: nodes × classes as shares, or rows."""
+    found = []
+    for cell in record.cells[:MOST_HEAT_MAPS]:
+        run = record.of(cell)[0]
+        data = run.data
+        if not data.get("names"):
+            continue
+        rows = []
+        counts = data.get("class_counts") or [None] * len(data["names"])
+        for name, points, held in zip(data["names"], data["points"], counts, strict=True):
+            rows.append(_held(name, group(run.similar.get(name)), points, held))
+        for name in ("validation", "test"):
+            held = data.get(f"{name}_counts")
+            if held:
+                rows.append(_held(name, "owner", sum(held), held))
+        found.append(
+            {
+                "title": f"{cell.title}, seed {run.seed}" if record.kind == "study" else cell.title,
+                "classes": data.get("classes", []) if data.get("class_counts") else [],
+                "rows": rows,
+                "weights": run.weights if record.kind == "fit" else None,
+            }
+        )
+    return found
+
+
+def _held(name: str, group: str, points: int, counts: list[int] | None) -> dict[str, Any]:
+    shares = [] if counts is None else [count / max(points, 1) for count in counts]
+    return {
+        "name": name,
+        "group": group,
+        "points": points,
+        "counts": counts or [],
+        "shares": shares,
+    }
+
+
+def _configuration(record: Record) -> list[tuple[str, str]]:
+    """Return every parameter that was set, with its value, or its values where runs differ."""
+    if record.kind == "fit":
+        return [("model", str(record.request["model"]["name"]))]
+    names = [name for name in record.runs[0].config if name not in (*GRID_FIELDS, "settings")]
+    rows = []
+    for name in names:
+        values = [run.config.get(name) for run in record.runs]
+        if any(value is not None for value in values):
+            rows.append((name, _distinct(values)))
+    for method in dict.fromkeys(record.labels.values()):
+        runs = [run for run in record.runs if run.method == method]
+        keys = dict.fromkeys(key for run in runs for key in run.config["settings"])
+        for key in keys:
+            values = [run.config["settings"].get(key) for run in runs]
+            if any(value is not None for value in values):
+                rows.append((f"{method}: {key}", _distinct(values)))
+    return [(name.replace("_", " "), value) for name, value in rows]
+
+
+def _distinct(values: list[Any]) -> str:
+    found = dict.fromkeys("not set" if value is None else str(value) for value in values)
+    return ", ".join(found)
+
+
+def _versions(record: Record) -> list[tuple[str, str]]:
+    names = dict.fromkeys(name for run in record.runs for name in run.versions)
+    return [
+        (name, _distinct([run.versions.get(name) for run in record.runs if run.versions]))
+        for name in names
+    ]
+
+
+def _warnings(record: Record) -> list[tuple[str, int, list[str]]]:
+    """Return each warning that occurred, how often, and in which runs."""
+    places: dict[str, list[str]] = {}
+    for run in record.runs:
+        for warning in run.outcome.get("warnings", []):
+            places.setdefault(warning, []).append(_run_title(run))
+    return [(text, len(runs), list(dict.fromkeys(runs))) for text, runs in places.items()]
+
+
+def _run_title(run: Run) -> str:
+    return f"{run.cell.title}, {run.label}, seed {run.seed}"

@@ -1,0 +1,284 @@
+"""From a directory of results to what a report is made of; nothing is computed here, only read."""
+
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from fedkin.errors import InputError
+from fedkin.experiments.config import GRID_FIELDS, RunConfig, StudyConfig
+from fedkin.experiments.store import Store, read_config, read_finished
+from fedkin.report.style import METHODS, Look, look, method_title, setting_title
+
+
+class Cell(NamedTuple):
+    """One cell of the paper's table: methods are compared within it."""
+
+    dataset: str
+    setting: str
+    target: str
+
+    @property
+    def title(self) -> str:
+        """The cell in words."""
+        parts = [Path(self.dataset).name]
+        parts += [setting_title(self.setting)] if self.setting else []
+        parts += [f"target {self.target}"] if self.target else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run."""
+
+    name: str
+    cell: Cell
+    method: str
+    seed: int
+    config: dict[str, Any]
+    versions: dict[str, str]
+    outcome: dict[str, Any]
+    history: pd.DataFrame
+    weights: dict[str, float] | None
+    """The weight of each node in the model that is the result; None where there are none."""
+    data: dict[str, Any]
+    """What the nodes hold; may be empty."""
+    label: str = ""
+    """The method in words, with the parameters that tell variants of it apart."""
+
+    @property
+    def similar(self) -> dict[str, bool]:
+        """Which nodes are like the owner, by name; empty where nobody knows."""
+        return dict(zip(self.data.get("names", []), self.data.get("similar", []), strict=False))
+
+    @property
+    def total(self) -> pd.Series:
+        """What the whole run has cost."""
+        return self.history.iloc[-1]
+
+
+class Missing(NamedTuple):
+    """A run that was asked for and is not there."""
+
+    cell: Cell
+    method: str
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """All that a directory holds."""
+
+    directory: Path
+    kind: str
+    """`study`, or `fit` for the result of `fedkin fit`."""
+    runs: list[Run]
+    missing: list[Missing] = field(default_factory=list)
+    request: dict[str, Any] = field(default_factory=dict)
+    """The study as it was asked for, or what is known of a fit."""
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The scores of a fit by the table they were measured on."""
+
+    @property
+    def title(self) -> str:
+        """A heading."""
+        name = self.directory.resolve().name
+        return f"Study {name}" if self.kind == "study" else f"Result {name}"
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells with finished runs, in order."""
+        return list(dict.fromkeys(run.cell for run in self.runs))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of methods and their variants, in order, with the method of each."""
+        found = {run.label: run.method for run in self.runs}
+        return dict(sorted(found.items(), key=lambda item: _method_order(item[1])))
+
+    def look(self, label: str) -> Look:
+        """Return how a label is drawn."""
+        method = self.labels[label]
+        variants = [other for other, name in self.labels.items() if name == method]
+        return look(method, variants.index(label))
+
+    def of(self, cell: Cell, label: str | None = None) -> list[Run]:
+        """Return the runs of a cell, perhaps of one label only."""
+        return [run for run in self.runs if run.cell == cell and label in (None, run.label)]
+
+
+def read_record(directory: Path) -> Record:
+    """Read a study's store, or the directory that `fedkin fit` has written."""
+    if not directory.is_dir():
+        raise InputError(f"there is no directory {directory}")
+    if (directory / "study.json").exists():
+        return _read_study(directory)
+    if (directory / "history.csv").exists() and (directory / "metrics.json").exists():
+        return _read_fit(directory)
+    raise InputError(
+        f"{directory} holds no results: give the directory that fedkin run, fedkin reproduce, "
+        "fedkin demo or fedkin fit was given as --out"
+    )
+
+
+def _read_study(directory: Path) -> Record:
+    store = Store(directory)
+    store.check_format()
+    content = json.loads((directory / "study.json").read_text(encoding="utf-8"))
+    try:
+        study = StudyConfig.model_validate(content["study"])
+    except (ValueError, KeyError) as error:
+        raise InputError(
+            f"{directory / 'study.json'} is damaged or was edited: put it back"
+        ) from error
+    runs, damaged = [], {}
+    for path in sorted(store.runs.iterdir()) if store.runs.is_dir() else []:
+        outcome = read_finished(path) if path.is_dir() else None
+        if outcome is None:
+            continue
+        try:
+            runs.append(_read_run(read_config(path), outcome, path))
+        except InputError as error:
+            damaged[path.name] = str(error)
+    order = _grid_order(study)
+    runs = sorted(_with_labels(runs), key=lambda run: (order(run.cell), run.seed))
+    missing = list(_missing(study, runs, store, damaged))
+    if not runs:
+        reason = next(iter(damaged.values()), "there is nothing to report")
+        raise InputError(f"{directory} holds no finished run that can be read: {reason}")
+    return Record(directory, "study", runs, missing, content["study"])
+
+
+def _read_run(config: RunConfig, outcome: dict[str, Any], path: Path) -> Run:
+    return Run(
+        name=path.name,
+        cell=_cell(config),
+        method=config.method,
+        seed=config.seed,
+        config=config.model_dump(mode="json"),
+        versions=_json(path / "config.json")["versions"],
+        outcome=outcome,
+        history=pd.read_parquet(path / "history.parquet"),
+        weights=_json(path / "weights.json"),
+        data=_json(path / "data.json"),
+        label=method_title(config.method),
+    )
+
+
+def _cell(config: RunConfig) -> Cell:
+    return Cell(config.dataset, str(config.setting), config.target)
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _grid_order(study: StudyConfig) -> Any:
+    """Order cells as the study lists them; those of an earlier version of the study come last."""
+    lists = [list(map(str, values)) for values in (study.dataset, study.setting, study.target)]
+
+    def place(cell: Cell) -> tuple[Any, ...]:
+        return tuple(
+            (values.index(part) if part in values else len(values), part)
+            for values, part in zip(lists, cell, strict=True)
+        )
+
+    return place
+
+
+def _method_order(method: str) -> int:
+    known = list(METHODS)
+    return known.index(method) if method in known else len(known)
+
+
+def _with_labels(runs: list[Run]) -> list[Run]:
+    """Tell runs of one method apart where a cell has it with different parameters."""
+    varying: dict[str, set[str]] = {}
+    for cell, method in {(run.cell, run.method) for run in runs}:
+        flat = [_parameters(run) for run in runs if (run.cell, run.method) == (cell, method)]
+        keys = {key for each in flat for key in each}
+        varying.setdefault(method, set()).update(
+            key for key in keys if len({repr(each.get(key)) for each in flat}) > 1
+        )
+    return [_label(run, sorted(varying[run.method])) for run in runs]
+
+
+def _label(run: Run, keys: Iterable[str]) -> Run:
+    parameters = _parameters(run)
+    told = [f"{key.replace('_', ' ')} {parameters.get(key)}" for key in keys]
+    label = f"{method_title(run.method)} ({', '.join(told)})" if told else run.label
+    return replace(run, label=label)
+
+
+def _parameters(run: Run) -> dict[str, Any]:
+    """All of a config but the grid, flat."""
+    own = {name: value for name, value in run.config.items() if name not in GRID_FIELDS}
+    return own | own.pop("settings", {})
+
+
+def _missing(
+    study: StudyConfig, runs: list[Run], store: Store, damaged: Mapping[str, str]
+) -> Iterable[Missing]:
+    finished = {run.name for run in runs}
+    # Tuning decides a run's parameters, and so the name of its directory: such runs are counted.
+    tuned = Counter((run.cell, run.method, run.seed) for run in runs)
+    for config in study.runs():
+        key = (_cell(config), config.method, config.seed)
+        if study.candidates(config):
+            if tuned[key] > 0:
+                tuned[key] -= 1
+            else:
+                yield Missing(*key, "not finished")
+        elif config.directory not in finished:
+            path = store.runs / config.directory
+            yield Missing(*key, damaged.get(path.name) or _why_missing(path))
+
+
+def _why_missing(path: Path) -> str:
+    if not path.is_dir():
+        return "not begun"
+    if (path / "finished.json").exists():
+        return "a file of it is damaged: run the study again with --resume"
+    try:
+        lines = (path / "log.txt").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "begun"
+    if lines and lines[-1].startswith("failed: "):
+        return lines[-1]
+    steps = [line.partition(":")[0] for line in lines if line.startswith("step ")]
+    return f"not finished, {steps[-1]} was the last" if steps else "begun"
+
+
+def _read_fit(directory: Path) -> Record:
+    try:
+        metrics = _json(directory / "metrics.json")
+        weights = _json(directory / "weights.json")
+        history = pd.read_csv(directory / "history.csv")
+        rows = pd.read_csv(directory / "weights.csv", dtype={"node": str}, keep_default_na=False)
+        with zipfile.ZipFile(directory / "model.fedkin") as archive:
+            saved = json.loads(archive.read("result.json"))
+        method, outcome = saved["method"], {key: saved[key] for key in ("stopped", "warnings")}
+        request = {"method": method, "model": saved["model"], "classes": saved["classes"]}
+        points = [int(count) for count in rows["rows"]]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{directory} is not a whole result of fedkin fit: {error}") from error
+    run = Run(
+        name=directory.resolve().name,
+        cell=Cell(directory.resolve().name, "", ""),
+        method=method,
+        seed=0,
+        config=request,
+        versions={},
+        outcome=outcome,
+        history=history,
+        weights=weights or None,
+        data={"names": list(rows["node"]), "points": points},
+        label=method_title(method),
+    )
+    return Record(directory, "fit", [run], request=request, metrics=metrics)

@@ -1,0 +1,68 @@
+"""What methods and groups are called and look like, the same in every table, figure and page.
+
+The colours are Okabe and Ito's, which stay apart for all common kinds of colour blindness; dashes,
+markers and hatching tell them apart in grey print too. Groups of nodes have colours that no method
+has.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+METHODS = {
+    "bilevel": "Bi-level",
+    "fedavg": "FedAvg",
+    "ditto": "Ditto",
+    "pfedme": "pFedMe",
+    "local": "Local-train",
+}
+"""Methods by the name that configs have, in the order of tables and legends."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn: its number in the page's palette, colour, marker, dashes."""
+
+    number: int
+    colour: str
+    marker: str
+    dashes: tuple[float, ...]
+
+
+LOOKS = {
+    "bilevel": Look(0, "#D55E00", "o", ()),
+    "fedavg": Look(1, "#56B4E9", "s", (5, 2)),
+    "ditto": Look(2, "#009E73", "^", (3, 1.5)),
+    "pfedme": Look(3, "#CC79A7", "D", (7, 2, 1.5, 2)),
+    "local": Look(4, "#3A3A3A", "x", (3, 3)),
+}
+OTHER = Look(5, "#8C6D00", "v", (9, 3))
+
+SIMILAR, DISSIMILAR, UNGROUPED = "similar", "dissimilar", "node"
+GROUP_COLOURS = {SIMILAR: "#0072B2", DISSIMILAR: "#E69F00", UNGROUPED: "#0072B2"}
+
+VARIANT_DASHES = ((), (6, 2), (2, 1.5), (8, 2, 2, 2), (1, 2), (4, 1, 1, 1, 1, 1))
+"""Variants of one method (other parameters) share its colour and differ in these."""
+
+
+def look(method: str, variant: int = 0) -> Look:
+    """Return how a method is drawn; the first variant of it as the method itself."""
+    base = LOOKS.get(method, OTHER)
+    if variant == 0:
+        return base
+    dashes = VARIANT_DASHES[variant % len(VARIANT_DASHES)]
+    return Look(base.number, base.colour, base.marker, dashes)
+
+
+def group(similar: bool | None) -> str:
+    """Return the name of a node's group; None where nobody knows."""
+    return UNGROUPED if similar is None else (SIMILAR if similar else DISSIMILAR)
+
+
+def method_title(method: str) -> str:
+    """Return the name of a method for readers."""
+    return METHODS.get(method, method)
+
+
+def setting_title(setting: str) -> str:
+    """Return the name of a setting: the paper's by number, a user's by the name of its file."""
+    return f"setting {setting}" if setting.isdigit() else Path(setting).stem

@@ -1,0 +1,245 @@
+"""The table of a study: every method in every cell, beside the paper's figures."""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedkin.report.reading import Cell, Record, Run
+from fedkin.report.style import setting_title
+
+PAPER_METHODS: dict[Any, str] = {"bi-level": "bilevel", "local-train": "local"}
+PAPER_DATA_SETS: dict[Any, str] = {"ds-imagenet": "downsampled-imagenet"}
+COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
+COLUMNS = [
+    *("dataset", "setting", "target", "method", "seeds", "accuracy", "deviation", "best"),
+    *("paper", "paper_spread", "difference"),
+    *COSTS,
+]
+PaperValue = tuple[float, float]
+
+
+@lru_cache(maxsize=1)
+def paper_values() -> dict[tuple[Cell, str], PaperValue]:
+    """Return the paper's test accuracy and its spread by cell and method, with our names."""
+    with resources.files("fedkin.report").joinpath("paper_table.csv").open() as file:
+        table = pd.read_csv(file, dtype={"setting": str})
+    rows: Iterable[Any] = table.itertuples()
+    return {
+        (
+            Cell(PAPER_DATA_SETS.get(row.dataset, str(row.dataset)), row.setting, row.target),
+            PAPER_METHODS.get(row.method, str(row.method)),
+        ): (float(row.test_accuracy), float(row.spread))
+        for row in rows
+    }
+
+
+def is_papers_experiment(run: Run) -> bool:
+    """Tell whether a run is of the paper's model on the paper's federation."""
+    config = run.config
+    sizes = ("train_size", "validation_size", "test_size")
+    return (
+        config.get("model") == "cnn"
+        and (config.get("minority_nodes"), config.get("majority_nodes")) == (5, 10)
+        and all(config.get(name) is None for name in sizes)
+    )
+
+
+def summary(record: Record) -> pd.DataFrame:
+    """Return one row a cell and method: mean and standard deviation over seeds, and what it costs.
+
+    The accuracy of a run is that on the test data at its best validation accuracy. The standard
+    deviation is that of a sample (n − 1), none for one seed. Costs are of whole runs, means.
+    """
+    rows = []
+    for cell in record.cells:
+        of_cell = [
+            _summarise(record, cell, label) for label in record.labels if record.of(cell, label)
+        ]
+        best = max((row["accuracy"] for row in of_cell), default=np.nan)
+        rows += [row | {"best": row["accuracy"] == best} for row in of_cell]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _summarise(record: Record, cell: Cell, label: str) -> dict[str, Any]:
+    runs = record.of(cell, label)
+    scores = np.array([_number(run.outcome.get("test_accuracy")) for run in runs])
+    accuracy = float(scores.mean())
+    paper, spread = np.nan, np.nan
+    if all(is_papers_experiment(run) for run in runs):
+        paper, spread = paper_values().get((cell, record.labels[label]), (np.nan, np.nan))
+    return {
+        **cell._asdict(),
+        "method": label,
+        "seeds": len(runs),
+        "accuracy": accuracy,
+        "deviation": float(scores.std(ddof=1)) if len(runs) > 1 else np.nan,
+        "paper": paper,
+        "paper_spread": spread,
+        "difference": accuracy - paper,
+        **{name: float(np.mean([run.total[name] for run in runs])) for name in COSTS},
+    }
+
+
+def rows_by_cell(table: pd.DataFrame, record: Record) -> list[tuple[Cell, list[Any]]]:
+    """Arrange the summary: a row a cell, an entry a method, None where there is none."""
+    rows: Iterable[Any] = table.itertuples()
+    entries = {(Cell(row.dataset, row.setting, row.target), row.method): row for row in rows}
+    return [
+        (cell, [entries.get((cell, label)) for label in record.labels]) for cell in record.cells
+    ]
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def notes(record: Record) -> list[str]:
+    """Return what a reader of the table has to know."""
+    told = [
+        "Test accuracy at the best validation accuracy of a run: mean ± standard deviation over seeds. "
+        "The best of a row is bold."
+    ]
+    table = summary(record)
+    if table.paper.notna().any():
+        told.append(
+            "Paper: the figure of that cell in the paper's table, and the difference from it to ours. "
+            "The paper's budgets and chosen parameters may differ from those of this study."
+        )
+    datasets = {cell.dataset for cell in record.cells}
+    origins = {run.data.get("origin") for run in record.runs if run.cell.dataset == "cifar10"}
+    if "cifar10" in datasets and origins != {"cifar10"}:
+        exact = origins == {"cifar10-jpeg"}
+        told.append(
+            "CIFAR-10 was read from JPEG files, encoded anew from the original images; the paper used "
+            "the originals."
+            if exact
+            else "CIFAR-10 may have been read from images encoded anew as JPEG, where the originals "
+            "were not at hand; the paper used the originals."
+        )
+    if "tiny-imagenet32" in datasets:
+        told.append(
+            "tiny-imagenet32 is not the paper's DS-ImageNet, so the paper has no figure for it."
+        )
+    if any(
+        not is_papers_experiment(run)
+        for run in record.runs
+        if (run.cell, run.method) in paper_values()
+    ):
+        told.append(
+            "Some runs are of another model or other sizes than the paper's; they are not set beside "
+            "its figures."
+        )
+    return told
+
+
+def entry(accuracy: float, deviation: float) -> str:
+    """Write an accuracy with its standard deviation, if there is one."""
+    if np.isnan(accuracy):
+        return "–"
+    return f"{accuracy:.3f}" + ("" if np.isnan(deviation) else f" ± {deviation:.3f}")
+
+
+def signed(difference: float) -> str:
+    """Write a difference with its sign; what rounds to nothing has none."""
+    text = f"{difference:+.3f}"
+    return "0.000" if text in ("+0.000", "-0.000") else text.replace("-", "−")
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Write the table with every digit, one row a cell and method."""
+    return table.to_csv(index=False)
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """Write the table with one row a cell and one column a method."""
+
+    def shown(row: Any) -> str:
+        text = entry(row.accuracy, row.deviation)
+        text = f"**{text}**" if row.best else text
+        if np.isnan(row.paper):
+            return text
+        return f"{text} (paper {row.paper:.3f}, {signed(row.difference)})"
+
+    header, rows = _by_cell(table, shown, _markdown_text)
+    header = ["data set", "setting", "target", *map(_markdown_text, header)]
+    lines = [header, ["---"] * 3 + ["---:"] * (len(header) - 3), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def to_latex(table: pd.DataFrame) -> str:
+    """Write the table for LaTeX with booktabs; the paper's values stand in a second line."""
+
+    def shown(row: Any) -> str:
+        mean = f"{row.accuracy:.3f}"
+        mean = rf"\mathbf{{{mean}}}" if row.best else mean
+        deviation = "" if np.isnan(row.deviation) else rf" \pm {row.deviation:.3f}"
+        return f"${mean}{deviation}$"
+
+    def paper(row: Any) -> str:
+        if np.isnan(row.paper):
+            return ""
+        return (
+            rf"{{\footnotesize ${row.paper:.3f}$ (${signed(row.difference).replace('−', '-')}$)}}"
+        )
+
+    header, rows = _by_cell(table, shown, _latex_text)
+    _, papers = _by_cell(table, paper, _latex_text)
+    lines = [
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{lll{'c' * len(header)}}}",
+        r"\toprule",
+        " & ".join(["data set", "setting", "target", *map(_latex_text, header)]) + r" \\",
+        r"\midrule",
+    ]
+    for row, beside in zip(rows, papers, strict=True):
+        lines.append(" & ".join(row) + r" \\")
+        if any(cell not in ("", "–") for cell in beside[3:]):
+            values = ("" if cell == "–" else cell for cell in beside[3:])
+            lines.append(" & ".join([r"\quad\footnotesize paper", "", "", *values]) + r" \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    return "\n".join(lines) + "\n"
+
+
+def _by_cell(
+    table: pd.DataFrame, shown: Callable[[Any], str], text: Callable[[str], str]
+) -> tuple[list[str], list[list[str]]]:
+    """Arrange the table: a row a cell, a column a method, – where a method has no run."""
+    methods = list(dict.fromkeys(table.method))
+    rows = []
+    for key, of_cell in table.groupby(["dataset", "setting", "target"], sort=False):
+        dataset, setting, target = map(str, key)  # pyright: ignore[reportArgumentType]
+        found: Iterable[Any] = of_cell.itertuples()
+        entries = {row.method: shown(row) for row in found}
+        titles = [dataset, setting_title(setting).removeprefix("setting "), target]
+        rows.append(
+            [text(title) for title in titles] + [entries.get(method, "–") for method in methods]
+        )
+    return methods, rows
+
+
+def _markdown_text(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+
+
+LATEX_SPECIAL = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "\\": r"\textbackslash{}",
+}
+
+
+def _latex_text(text: str) -> str:
+    return "".join(LATEX_SPECIAL.get(character, character) for character in text)
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
+    "md": to_markdown,
+    "csv": to_csv,
+    "tex": to_latex,
+}
+"""How the table is written, by the ending of its file."""

@@ -1,0 +1,163 @@
+"""The page in a real Chromium: `make browser` installs it; without it these tests are skipped."""
+
+import os
+from pathlib import Path
+
+import pytest
+from browser import Browser, find_browser
+from stores import invent_study, study
+
+from fedkin.report import html
+from fedkin.report.reading import read_record
+
+EVIL = "<script>alert(1)</script>"
+WIDTHS = (400, 1000, 1600)
+
+if find_browser() is None:
+    pytest.skip("Chromium is not installed: run make browser", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    browser = Browser(find_browser() or "")
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A single cell, and a study of several cells and both targets."""
+    directory = tmp_path_factory.mktemp("pages")
+    single = study(minority_nodes=1, majority_nodes=2)
+    several = study(setting=[1, 2, 4], target=["minority", "majority"], seed=[0, 1, 2])
+    invent_study(directory / "single", single, names=[EVIL, "north", "south"])
+    invent_study(directory / "several", several)
+    return {
+        name: html.write_page(read_record(directory / name), directory / name / html.NAME).as_uri()
+        for name in ("single", "several")
+    }
+
+
+@pytest.mark.parametrize("name", ["single", "several"])
+def test_it_opens_without_complaint_or_network(browser, pages, name):
+    browser.open(pages[name])
+    assert browser.run("document.title").endswith("fedkin")
+    assert browser.complaints() == []
+    assert browser.requests() == [pages[name]]
+
+
+def test_a_node_called_script_stays_text(browser, pages):
+    browser.open(pages["single"])
+    assert not any(
+        event.get("method") == "Page.javascriptDialogOpening" for event in browser.events
+    )
+    assert browser.run("document.querySelectorAll('script').length") == 1
+    assert EVIL in browser.run("document.body.innerText")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["single", "several"])
+def test_figures_are_seen_at_every_width_and_nothing_sticks_out(browser, pages, name, width):
+    for dark in (False, True):
+        browser.open(pages[name], width=width, dark=dark)
+        charts = browser.run(
+            "[...document.querySelectorAll('svg.chart')].map(c => c.getBoundingClientRect())"
+            ".filter(b => b.height > 0).map(b => [b.left, b.right, b.height])"
+        )
+        assert len(charts) >= 7
+        assert all(left >= 0 and right <= width and height > 60 for left, right, height in charts)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        ground = browser.run("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, ground[4:-1].split(","))) < 200) == dark
+        directory = os.environ.get("FEDKIN_SCREENSHOTS")
+        if directory:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            theme = "dark" if dark else "light"
+            browser.screenshot(Path(directory) / f"{name}-{width}-{theme}.png")
+
+
+def column(browser, number):
+    return browser.run(
+        f"[...document.querySelectorAll('#accuracy tbody tr')].map(r => r.cells[{number}].dataset.value)"
+    )
+
+
+def test_a_click_sorts_the_table_by_its_numbers(browser, pages):
+    browser.open(pages["several"])
+    before = [float(value) for value in column(browser, 3)]
+    assert before != sorted(before)
+    browser.run("document.querySelectorAll('#accuracy thead button')[3].click()")
+    assert [float(value) for value in column(browser, 3)] == sorted(before)
+    heading = "document.querySelectorAll('#accuracy thead th')[3].getAttribute('aria-sort')"
+    assert browser.run(heading) == "ascending"
+    browser.run("document.querySelectorAll('#accuracy thead button')[3].click()")
+    assert [float(value) for value in column(browser, 3)] == sorted(before, reverse=True)
+    assert browser.run(heading) == "descending"
+
+
+def test_the_keyboard_sorts_too(browser, pages):
+    browser.open(pages["several"])
+    before = [float(value) for value in column(browser, 4)]
+    browser.run("document.querySelectorAll('#accuracy thead button')[4].focus()")
+    browser.press("Enter")
+    assert [float(value) for value in column(browser, 4)] == sorted(before)
+
+
+def test_the_pointer_shows_the_values_of_the_curves(browser, pages):
+    browser.open(pages["single"])
+    browser.run(
+        "document.querySelector('svg.hover').scrollIntoView({block: 'center', behavior: 'instant'})"
+    )
+    box = browser.run("document.querySelector('svg.hover').getBoundingClientRect().toJSON()")
+    browser.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] / 2)
+    tip = browser.run("document.querySelector('.tip').innerText")
+    assert "synchronizations" in tip
+    place = float(tip.split()[0])
+    line = "document.querySelector('polyline[data-name=\"Bi-level\"]').dataset"
+    x = [float(value) for value in browser.run(f"{line}.x").split()]
+    y = [float(value) for value in browser.run(f"{line}.y").split()]
+    assert f"{y[x.index(place)]:.3f}" in tip
+    browser.move(2, 2)
+    assert browser.run("document.querySelector('.tip').hidden")
+
+
+def test_the_arrow_keys_show_values_too(browser, pages):
+    browser.open(pages["single"])
+    browser.press("Tab")
+    browser.run("document.querySelector('svg.hover').focus()")
+    browser.press("ArrowLeft")
+    first = browser.run("document.querySelector('.tip').innerText")
+    browser.press("ArrowLeft")
+    second = browser.run("document.querySelector('.tip').innerText")
+    assert float(second.split()[0]) < float(first.split()[0])
+
+
+def test_the_choice_of_figures_works_without_script(browser, pages):
+    browser.open(pages["several"])
+    seen = "[...document.querySelectorAll('.view')].filter(v => v.offsetHeight > 0).length"
+    assert browser.run(seen) == 2  # one for each target
+    title = "[...document.querySelectorAll('.view')].find(v => v.offsetHeight > 0).innerText"
+    assert "against synchronizations" in browser.run(title)
+    browser.run("document.querySelector('.choice-5').click()")
+    assert "Final weights" in browser.run(title)
+
+
+def test_it_is_all_there_without_script(browser, pages, tmp_path):
+    """Evaluate nothing in the page: it could not. The picture and the text of the document tell."""
+    browser.open(pages["single"], script=False)
+    assert browser.complaints() == []
+    root = browser.call("DOM.getDocument", depth=1)["root"]["nodeId"]
+    for selector in ("svg.chart", "#accuracy tbody tr", ".legend"):
+        found = browser.call("DOM.querySelectorAll", nodeId=root, selector=selector)["nodeIds"]
+        assert found
+        box = browser.call("DOM.getBoxModel", nodeId=found[0])["model"]
+        assert box["width"] > 100
+    assert browser.call("DOM.querySelector", nodeId=root, selector="thead button")["nodeId"] == 0
+
+
+def test_print_shows_every_figure(browser, pages):
+    browser.open(pages["several"])
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    hidden = "[...document.querySelectorAll('.view')].filter(v => v.offsetHeight === 0).length"
+    assert browser.run(hidden) == 0
+    browser.call("Emulation.setEmulatedMedia", media="")

@@ -1,0 +1,204 @@
+"""The table of a study against what is in its files, computed here by other means."""
+
+import csv
+import hashlib
+import io
+import json
+import math
+import statistics
+
+import pandas as pd
+import pytest
+from stores import invent_run, invent_study, study
+
+from fedkin.errors import InputError
+from fedkin.experiments.store import Store
+from fedkin.report import answer, tables
+from fedkin.report.reading import read_record
+
+
+def accuracies_on_disk(path) -> dict[tuple, list[float]]:
+    """Test accuracy at the best validation accuracy of each run, from the files alone."""
+    found = {}
+    for run in (path / "runs").iterdir():
+        config = json.loads((run / "config.json").read_text())["config"]
+        history = pd.read_parquet(run / "history.parquet").to_dict(orient="records")
+        best = max(history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
+        key = (config["dataset"], str(config["setting"]), config["target"], config["method"])
+        found.setdefault(key, []).append(best["test_accuracy"])
+    return found
+
+
+def test_the_table_is_what_the_files_say(tmp_path):
+    config = study(setting=[1, 3], target=["minority", "majority"], seed=[0, 1, 2])
+    invent_study(tmp_path / "out", config)
+    record = read_record(tmp_path / "out")
+    table = tables.summary(record)
+    truth = accuracies_on_disk(tmp_path / "out")
+    assert len(table) == len(truth) == 20
+    for row in table.itertuples():
+        values = truth[row.dataset, row.setting, row.target, record.labels[row.method]]
+        assert row.accuracy == pytest.approx(statistics.mean(values), abs=1e-12)
+        assert row.deviation == pytest.approx(statistics.stdev(values), abs=1e-12)
+        rivals = [
+            statistics.mean(other)
+            for key, other in truth.items()
+            if key[:3] == (row.dataset, row.setting, row.target)
+        ]
+        assert row.best == (statistics.mean(values) == pytest.approx(max(rivals), abs=1e-12))
+
+
+def test_every_form_of_the_table_shows_the_same_numbers(tmp_path):
+    invent_study(tmp_path / "out", study(seed=[0, 1]))
+    table = tables.summary(read_record(tmp_path / "out"))
+    rows = list(csv.DictReader(io.StringIO(tables.to_csv(table))))
+    assert [float(row["accuracy"]) for row in rows] == pytest.approx(
+        list(table.accuracy), abs=1e-15
+    )
+    markdown, latex = tables.to_markdown(table), tables.to_latex(table)
+    for row in table.itertuples():
+        shown = f"{row.accuracy:.3f} ± {row.deviation:.3f}"
+        assert (f"**{shown}**" in markdown) == row.best
+        assert shown in markdown
+        mean = rf"\mathbf{{{row.accuracy:.3f}}}" if row.best else f"{row.accuracy:.3f}"
+        assert rf"${mean} \pm {row.deviation:.3f}$" in latex
+    assert latex.count(r"\toprule") == latex.count(r"\midrule") == latex.count(r"\bottomrule") == 1
+    columns = {line.count("&") for line in latex.splitlines() if line.endswith(r"\\")}
+    assert columns == {7}
+
+
+def test_the_papers_values_stand_beside_ours(tmp_path):
+    """Four of the paper's 160 figures, typed off its table."""
+    values = tables.paper_values()
+    assert len(values) == 160
+    invent_study(tmp_path / "out", study(dataset=["mnist", "cifar10"], setting=[2, 4], seed=[0, 1]))
+    record = read_record(tmp_path / "out")
+    rows = {
+        (row.dataset, row.setting, row.method): row for row in tables.summary(record).itertuples()
+    }
+    for key, paper in {
+        ("mnist", "2", "Bi-level"): 0.8580,
+        ("mnist", "4", "Local-train"): 0.7645,
+        ("cifar10", "2", "FedAvg"): 0.2870,
+        ("cifar10", "4", "pFedMe"): 0.4548,
+    }.items():
+        assert rows[key].paper == paper
+        assert rows[key].difference == pytest.approx(rows[key].accuracy - paper)
+    assert any("JPEG" in note for note in tables.notes(record))
+
+
+def test_what_is_not_the_papers_experiment_is_not_set_beside_it(tmp_path):
+    for number, changes in enumerate(
+        (
+            {"dataset": "tiny-imagenet32"},
+            {"model": "logistic"},
+            {"majority_nodes": 4},
+            {"train_size": 100},
+        )
+    ):
+        path = tmp_path / str(number)
+        invent_study(path, study(seed=[0], method=["bilevel", "fedavg"], **changes))
+        assert tables.summary(read_record(path)).paper.isna().all(), changes
+    notes = tables.notes(read_record(tmp_path / "0"))
+    assert any("is not the paper's DS-ImageNet" in note for note in notes)
+
+
+def test_one_seed_has_no_deviation(tmp_path):
+    invent_study(tmp_path / "out", study(seed=[7]))
+    record = read_record(tmp_path / "out")
+    table = tables.summary(record)
+    assert table.deviation.isna().all()
+    assert "±" not in tables.to_markdown(table)
+    assert "nan" not in tables.to_markdown(table) + tables.to_latex(table)
+    assert "from one seed" in answer.brings(record, "Bi-level")
+
+
+def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
+    config = study(seed=[0, 1], method="bilevel", settings={"solver": ["svrg", "cg"]})
+    invent_study(tmp_path / "out", config)
+    record = read_record(tmp_path / "out")
+    assert set(record.labels) == {"Bi-level (solver svrg)", "Bi-level (solver cg)"}
+    assert list(tables.summary(record).seeds) == [2, 2]
+    looks = [record.look(label) for label in record.labels]
+    assert looks[0].colour == looks[1].colour
+    assert looks[0].dashes != looks[1].dashes
+
+
+def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
+    config = study(seed=[0, 1], method=["bilevel", "fedavg"], setting=[1, 2])
+    store = Store(tmp_path / "out")
+    store.open(config, resume=False)
+    runs = list(config.runs())
+    for run in runs[:4]:
+        invent_run(store, run)
+    damaged = invent_run(store, runs[4])
+    (damaged.path / "weights.json").write_text("{}")
+    stopped = invent_run(store, runs[5])
+    (stopped.path / "finished.json").unlink()
+    failed = invent_run(store, runs[6])
+    (failed.path / "finished.json").unlink()
+    failed.log("failed: training diverged")
+    record = read_record(store.path)
+    assert len(record.runs) == 4
+    reasons = [each.reason for each in record.missing]
+    assert len(reasons) == 4
+    for reason, word in zip(reasons, ("damaged", "step 20", "diverged", "not begun"), strict=True):
+        assert word in reason
+
+
+def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):
+    config = study(seed=[0, 1], method="fedavg")
+    store = invent_study(tmp_path / "out", config)
+    file = next(store.runs.iterdir()) / "config.json"
+    finished = file.with_name("finished.json")
+    content = json.loads(finished.read_text())
+    file.write_text(file.read_text().replace('"seed": ', '"seed": 1'))
+    content["files"]["config.json"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    finished.write_text(json.dumps(content))
+    record = read_record(store.path)
+    assert len(record.runs) == 1
+    assert "edited" in record.missing[0].reason
+
+
+def test_places_without_results_are_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no directory"):
+        read_record(tmp_path / "none")
+    with pytest.raises(InputError, match="holds no results"):
+        read_record(tmp_path)
+    Store(tmp_path / "out").open(study(), resume=False)
+    with pytest.raises(InputError, match="holds no finished run"):
+        read_record(tmp_path / "out")
+
+
+def test_names_cannot_break_out_of_a_table(tmp_path):
+    name = "a|b_50%$<script>"
+    invent_study(tmp_path / "out", study(dataset=name, method="fedavg", seed=[0]))
+    table = tables.summary(read_record(tmp_path / "out"))
+    row = tables.to_markdown(table).splitlines()[2]
+    assert row.replace(r"\|", "").count("|") == 5
+    assert "<script>" not in row
+    assert r"a|b\_50\%\$<script>" in tables.to_latex(table)
+
+
+def test_the_answer_is_computed_seed_by_seed(tmp_path):
+    store = invent_study(tmp_path / "out", study(seed=[0, 1, 2, 3]))
+    record = read_record(store.path)
+    truth = {}
+    for run in store.runs.iterdir():
+        config = json.loads((run / "config.json").read_text())["config"]
+        accuracy = json.loads((run / "finished.json").read_text())["test_accuracy"]
+        truth[config["method"], config["seed"]] = accuracy
+    (gain,) = [gain for gain in answer.gains(record, "Bi-level") if gain.label == "FedAvg"]
+    differences = [truth["bilevel", seed] - truth["fedavg", seed] for seed in range(4)]
+    assert float(gain.differences[0]) == pytest.approx(statistics.mean(differences))
+    # Student's t for three degrees of freedom, from a printed table.
+    half = 3.182446 * statistics.stdev(differences) / math.sqrt(4)
+    assert float(gain.band.high) == pytest.approx(statistics.mean(differences) + half, abs=1e-6)
+    share = [
+        sum(weight for node, weight in weights.items() if node.startswith("minority"))
+        for run in store.runs.iterdir()
+        if "bilevel" in run.name
+        for weights in [json.loads((run / "weights.json").read_text())]
+    ]
+    assert answer.shares(record, "Bi-level")[0].share == pytest.approx(statistics.mean(share))
+    assert f"{statistics.mean(share):.1%}" in answer.whom(record, "Bi-level")
