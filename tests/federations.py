@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -37,9 +36,7 @@ def problem(
 
 
 def own_data(stacked: NodeData, node: int) -> NodeData:
-    return NodeData(
-        stacked.inputs, stacked.labels, *jax.tree.map(lambda leaf: leaf[node], tuple(stacked[2:]))
-    )
+    return stacked.of_node(node)
 
 
 def regression_nodes(sizes, features=4, seed=0, noise=0.5):

@@ -43,6 +43,7 @@ def fit(
     period: int | None = None,
     rounds: int | None = None,
     refresh_probability: float | None = None,
+    averaging: bool | None = None,
     solver: SolverName | None = None,
     damping: float | None = None,
     solver_iterations: int | None = None,
@@ -78,7 +79,7 @@ def fit(
         l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for `cnn`).
         batch_size: The number of points in a mini-batch.
         steps: The largest number of outer steps (default: 50; with preset `paper` 20).
-        synchronizations: Begin no outer step after so many synchronizations.
+        synchronizations: Begin no outer step that would probably need more than these in all.
         keep: Which iterate is the result: the `best` by validation accuracy, the `last`, or a `random`
             one as in the theory. By default the last for convex models with the automatic preset,
             where iterations end at convergence, and the best otherwise, as in the paper; `ditto` and
@@ -89,6 +90,8 @@ def fit(
         period: The number τ of local steps between synchronizations.
         rounds: Synchronizations of one training run within an outer step.
         refresh_probability: The probability q of renewing a reference point in a step.
+        averaging: Whether training returns the weighted average of its iterates, as in Algorithm 1 of
+            the paper, and not the last one (default).
         solver: `cg`, `svrg` or `neumann`: how the hypergradient's linear system is solved.
         damping: The number λ added to the Hessian (cg, neumann).
         solver_iterations: Iterations (cg), terms (neumann) or rounds (svrg) of that solver.
@@ -97,7 +100,7 @@ def fit(
         outer_learning_rate: That fixed step η.
         warm_start: Whether training goes on from the last model (default) or from zero.
         warm_start_adjoint: Whether the solver goes on from the last solution or from zero (default).
-        proximal: The strength λ of the pull towards the shared model (default: 0.1 for `ditto`, 15 for
+        proximal: The strength λ of the pull towards the shared model (default: 0.1 for `ditto`, 5 for
             `pfedme`).
         personal_steps: Steps on the personal model in a synchronization (`ditto`; default: 25).
         on_step: Called after each outer step, with its evaluation.
@@ -115,6 +118,7 @@ def fit(
         period=period,
         rounds=rounds,
         refresh_probability=refresh_probability,
+        averaging=averaging,
         cap=cap,
         solver=solver,
         damping=damping,
@@ -127,9 +131,15 @@ def fit(
         proximal=proximal,
         personal_steps=personal_steps,
     )
+    if not isinstance(seed, int) or seed < 0:
+        raise InputError(f"seed must be a whole number from 0 on, not {seed!r}")
     if keep not in (None, *get_args(Keep)):
         raise InputError(f"keep={keep!r} is unknown; choose one of {', '.join(get_args(Keep))}")
-    for name, value in (("batch_size", batch_size), ("steps", steps)):
+    for name, value in (
+        ("batch_size", batch_size),
+        ("steps", steps),
+        ("synchronizations", synchronizations),
+    ):
         if value is not None and not (isinstance(value, int) and value >= 1):
             raise InputError(f"{name} must be a whole number from 1 on, not {value!r}")
     task = _task(model, task)
@@ -138,6 +148,7 @@ def fit(
     chosen = _model(model, task, arrays, l2)
     prepared = [_prepare(chosen, points) for points in arrays.nodes]
     objective = Objective.create(chosen, jnp.asarray(prepared[0][0][:2]))
+    _check_outputs(objective, arrays)
     federation = SimulatedFederation(
         objective, prepared, names=arrays.names, batch_size=batch_size, seed=seed
     )
@@ -151,7 +162,7 @@ def fit(
     )
     key = methods.training_key(seed)
     algorithm, cost = methods.build(
-        method, settings, federation, centre, jax.random.fold_in(key, 2**31 - 2)
+        method, settings, federation, centre, methods.building_key(seed)
     )
     outcome = run(
         algorithm,
@@ -184,6 +195,15 @@ def _model(model: Any, task: Task, arrays: CheckedArrays, l2: float | None) -> M
     if l2 is not None:
         raise InputError("l2 is a setting of the named models: put it into your model's settings")
     return as_model(model, task)
+
+
+def _check_outputs(objective: Objective, arrays: CheckedArrays) -> None:
+    """Refuse a model of the user's own whose outputs do not fit the labels."""
+    shape = objective.output_shape()
+    count = None if arrays.classes is None else len(arrays.classes)
+    if shape != (() if count is None else (count,)):
+        what = "one number" if count is None else f"{count} scores, one a class,"
+        raise InputError(f"the model must give {what} for each point, but gives shape {shape}")
 
 
 def _prepare(model: Model, points: Points) -> Points:

@@ -1,18 +1,19 @@
 """The command line: `fedkin --help`."""
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from fedkin.commands import data
 from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
-from fedkin.commands.output import notes
+from fedkin.commands.output import notes, results
 from fedkin.commands.predict import predict
 from fedkin.commands.report import report
 from fedkin.commands.study import reproduce, run
 from fedkin.errors import FedkinError
+from fedkin.version import __version__
 
 # Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
 # wrong command line descends from the same class of either.
@@ -20,7 +21,6 @@ CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="fedkin",
-    help="Whom should I learn with, and how much? Federated learning on adaptively weighted nodes.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -34,6 +34,24 @@ app.command()(run)
 app.command()(reproduce)
 app.command()(report)
 app.add_typer(data.app, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        results.print(f"fedkin {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Whom should I learn with, and how much? Federated learning on adaptively weighted nodes."""
 
 
 def main() -> None:

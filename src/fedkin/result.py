@@ -15,6 +15,7 @@ import pandas as pd
 from fedkin.algorithms.centre import evaluate_in_chunks
 from fedkin.data.arrays import check_inputs_like
 from fedkin.errors import InputError
+from fedkin.experiments.history import cost_from_json
 from fedkin.federation.base import Cost
 from fedkin.models.base import Model, Statistics, as_model
 from fedkin.models.cnn import CNN
@@ -136,16 +137,15 @@ def load(path: str | Path, model: Any | None = None) -> Result:
             description = json.loads(archive.read("result.json"))
             arrays = dict(np.load(io.BytesIO(archive.read("arrays.npz")), allow_pickle=False))
             history = pd.read_parquet(io.BytesIO(archive.read("history.parquet")))
+        found = description.get("format")
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
         raise InputError(
             f"{path} is not a saved fedkin result, or it is damaged: {error}"
         ) from error
-    if description.get("format") != FORMAT:
-        raise InputError(
-            f"{path} has format {description.get('format')}, this version of fedkin reads {FORMAT}"
-        )
+    if found != FORMAT:
+        raise InputError(f"{path} has format {found}, this version of fedkin reads {FORMAT}")
     classes = None if description["classes"] is None else np.array(description["classes"])
     restored = _restore_model(description["model"], model, classes)
     point_shape = tuple(description["point_shape"])
@@ -166,7 +166,7 @@ def load(path: str | Path, model: Any | None = None) -> Result:
         method=description["method"],
         weights=description["weights"],
         history=history,
-        cost=Cost(**description["cost"]),
+        cost=cost_from_json(description["cost"]),
         stopped=description["stopped"],
         warnings=tuple(description["warnings"]),
         classes=classes,

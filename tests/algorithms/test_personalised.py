@@ -160,7 +160,7 @@ def test_cost_is_what_was_sent_and_computed():
     _, (ditto,) = take_steps(DITTO, made, count=1)
     # D_0's 25 points are in mini-batches of 9, 8 and 8: six of them have more than 4 x 10 points.
     assert 3 * 6 * 8 <= ditto.cost.points <= 3 * 6 * 9
-    assert replace(ditto.cost, points=0) == Cost(
+    assert replace(ditto.cost, node_points=()) == Cost(
         synchronizations=3,
         bytes_up=2 * 3 * 4 * (size + 1),  # an iterate and a loss
         bytes_down=2 * 3 * 4 * (size + 1),  # the shared model and γ
@@ -171,8 +171,11 @@ def test_cost_is_what_was_sent_and_computed():
         synchronizations=3,
         bytes_up=2 * 3 * 4 * (size + 2),  # an iterate, a loss, the iterations
         bytes_down=2 * 3 * 4 * (size + 3),  # the shared model, γ, λ and δ
-        points=3 * 4 * 5 * 10,  # every subproblem takes all its iterations, on ten points
+        node_points=pfedme.cost.node_points,
     )
+    # Every subproblem takes all its iterations, on ten points of the first node; the centre runs once.
+    assert pfedme.cost.node_points[0] == 3 * 4 * 5 * 10
+    assert 4 * 5 * 8 <= pfedme.cost.node_points[2] <= 4 * 5 * 9
     assert pfedme.diagnostics["proximal_iterations"] == 5
 
 
@@ -222,8 +225,8 @@ def built(method, model=None, **settings):
 def test_open_settings_are_chosen():
     network = MLP(outputs=3)
     assert built("ditto", network) == (Ditto(0.05, 20, 20, 0.1, 25), Cost())
-    assert built("ditto", network, preset="paper") == (Ditto(0.02, 20, 20, 0.1, 25), Cost())
-    assert built("pfedme", network) == (PFedMe(0.05, 20, 20, 15.0), Cost())
+    assert built("ditto", network, preset="paper") == (Ditto(0.02, 20, 3, 0.1, 25), Cost())
+    assert built("pfedme", network) == (PFedMe(0.05, 20, 20, 5.0), Cost())
     # A strong pull needs small steps.
     assert built("pfedme", network, proximal=30.0) == (PFedMe(0.025, 20, 20, 30.0), Cost())
     assert built("ditto", network, personal_steps=3, period=7, rounds=2) == (
@@ -262,7 +265,7 @@ def test_the_step_size_of_a_convex_model_suits_all_data_and_the_pull(method):
         ("ditto", {"cap": 0.5}, "cap is not a setting of the method 'ditto'"),
         ("ditto", {"refresh_probability": 0.1}, "refresh_probability is not a setting"),
         ("pfedme", {"refresh_probability": 0.1}, "refresh_probability is not a setting"),
-        ("pfedme", {"learning_rate": 0.1}, r"0.1 x 15 = 1.5.*below 0.0667.*below 10"),
+        ("pfedme", {"learning_rate": 0.3}, r"0.3 x 5 = 1.5.*below 0.2.*below 3.33"),
         ("ditto", {"learning_rate": 0.1, "proximal": 10.0}, "must be below 1"),
         ("ditto", {"proximal": 0.0}, "proximal must be a positive number, not 0.0"),
         ("pfedme", {"proximal": float("nan")}, "proximal must be a positive number, not nan"),

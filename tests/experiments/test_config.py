@@ -45,7 +45,9 @@ def test_candidates_are_short_runs_on_the_first_seed():
     bilevel, _, fedavg, _ = made.runs()
     trials = made.candidates(bilevel)
     assert len(trials) == 6
-    assert {(t.seed, t.steps, t.synchronizations, t.settings.period) for t in trials} == {(3, 5, None, 10)}
+    assert {(t.seed, t.steps, t.synchronizations, t.settings.period) for t in trials} == {
+        (3, 5, None, 10)
+    }
     assert {(t.settings.learning_rate, t.settings.outer_learning_rate) for t in trials} == {
         (rate, outer) for rate in (0.05, 0.02) for outer in (0.1, 0.2, 0.3)
     }
@@ -54,18 +56,43 @@ def test_candidates_are_short_runs_on_the_first_seed():
 
 BAD = {
     "unknown key": ({"datset": 1}, "unknown key datset; did you mean dataset"),
-    "unknown setting": ({"settings": {"learning_rat": 1}}, r"settings\.learning_rat; did you mean learning_rate"),
+    "unknown setting": (
+        {"settings": {"learning_rat": 1}},
+        "did you mean learning_rate",
+    ),
     "unknown method": ({"method": "bilevl"}, "method"),
     "unknown method table": ({"settings": {"bilvel": {"cap": 0.5}}}, "did you mean bilevel"),
     "of no use": ({"method": "fedavg", "settings": {"cap": 0.5}}, "of no use here"),
-    "wrong method": ({"settings": {"fedavg": {"cap": 0.5}}}, r"settings\.fedavg\.cap is not a parameter"),
+    "wrong method": (
+        {"settings": {"fedavg": {"cap": 0.5}}},
+        r"settings\.fedavg\.cap is not a parameter",
+    ),
     "wrong tune": ({"tune": {"fedavg": {"cap": [0.5]}}}, r"tune\.fedavg\.cap is not a parameter"),
     "number": ({"settings": {"learning_rate": -1}}, "learning_rate must be a positive number"),
     "paper setting": ({"setting": 5}, "1, 2, 3 or 4"),
     "target": ({"target": "both"}, "minority"),
     "budget": ({"synchronizations": 0}, "synchronizations"),
     "seed": ({"seed": -1}, "seed"),
-    "seed twice": ({"seed": [1, 1]}, "listed twice"),
+    "seed twice": ({"seed": [1, 1]}, "lists the same value twice"),
+    "empty list": ({"method": []}, "empty list"),
+    "settings of an absent method": (
+        {"method": "fedavg", "settings": {"ditto": {"proximal": 1}}},
+        "not among",
+    ),
+    "tune of an absent method": (
+        {"method": "fedavg", "tune": {"ditto": {"proximal": [1]}}},
+        "not among",
+    ),
+    "tune_steps alone": ({"tune_steps": 3}, "of no use without"),
+    "follow alone": ({"follow_bilevel": True}, "not tuned"),
+    "cap below 1/K": ({"settings": {"cap": 0.01}}, "between 1/15"),
+    "cap as text": ({"settings": {"cap": "0.5"}}, "cap must be a number"),
+    "switch as text": ({"settings": {"warm_start": "no"}}, "true or false"),
+    "solver conflict": (
+        {"settings": {"bilevel": {"solver": "cg", "adjoint_learning_rate": 1}}},
+        "solver 'cg'",
+    ),
+    "setting file": ({"setting": "none.toml"}, "no settings file"),
 }
 
 

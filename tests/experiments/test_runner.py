@@ -24,7 +24,7 @@ class Script:
         return Counted(0)
 
     def step(self, state, key, federation, centre):
-        cost = Cost(points=100) if self.silent else Cost(7, 70, 700, 100)
+        cost = Cost(node_points=(100,)) if self.silent else Cost(7, 70, 700, (100, 3))
         info = Info(
             jnp.array([state.step]),
             None,
@@ -52,7 +52,9 @@ class Nodes:
 
 def play(script, accuracies, budget, keep="best", seed=0):
     state = begin(script, Nodes(), jnp.zeros(1))
-    return run(script, Nodes(), Judge(accuracies), state, jax.random.key(seed), budget=budget, keep=keep)
+    return run(
+        script, Nodes(), Judge(accuracies), state, jax.random.key(seed), budget=budget, keep=keep
+    )
 
 
 RISING = [(0.1 * step, 1.0) for step in range(10)]
@@ -69,14 +71,19 @@ def test_no_step_is_begun_that_would_exceed_the_budget_of_synchronizations(silen
 
 def test_the_budgets_of_points_and_steps_and_the_algorithm_itself_stop_a_run():
     assert play(Script(), RISING, Budget(points=399)).cost.points == 300
-    assert play(Script(), RISING, Budget(steps=2)).stopped == "stopped: reached the limit of 2 outer steps"
+    assert (
+        play(Script(), RISING, Budget(steps=2)).stopped
+        == "stopped: reached the limit of 2 outer steps"
+    )
     outcome = play(Script(stop_at=3), RISING, Budget(steps=9))
     assert (outcome.stopped, len(outcome.history)) == ("enough", 3)
 
 
 def test_costs_add_up_along_the_history():
     outcome = play(Script(), RISING, Budget(steps=3))
-    assert [row.cost for row in outcome.history] == [Cost(7 * n, 70 * n, 700 * n, 100 * n) for n in (1, 2, 3)]
+    assert [row.cost for row in outcome.history] == [
+        Cost(7 * n, 70 * n, 700 * n, (100 * n, 3 * n)) for n in (1, 2, 3)
+    ]
 
 
 def test_the_best_model_is_that_of_the_highest_accuracy_then_the_lowest_loss():
@@ -89,7 +96,9 @@ def test_the_best_model_is_that_of_the_highest_accuracy_then_the_lowest_loss():
 
 
 def test_the_random_iterate_is_each_with_the_same_probability():
-    kept = [play(Script(), RISING, Budget(steps=3), keep="random", seed=s).kept.step for s in range(300)]
+    kept = [
+        play(Script(), RISING, Budget(steps=3), keep="random", seed=s).kept.step for s in range(300)
+    ]
     for step in (1, 2, 3):
         # 300 draws of probability 1/3: standard deviation 8.2
         assert abs(kept.count(step) - 100) < 4.5 * 8.2

@@ -1,5 +1,4 @@
 import json
-import resource
 import subprocess
 import sys
 
@@ -43,16 +42,27 @@ def test_results_are_one_table(store):
         finish(store, config)
     table = fedkin.results(store.path)
     assert list(table.setting) == ["1", "1", "2", "2"]
-    assert list(table.columns[:6]) == ["dataset", "setting", "target", "method", "seed", "run"]
+    assert list(table.columns[:7]) == [
+        "dataset",
+        "setting",
+        "target",
+        "method",
+        "seed",
+        "parameters",
+        "run",
+    ]
     best = fedkin.results(store.path, best=True)
-    assert list(best.test_accuracy) == [0.3, 0.3]  # at the best validation accuracy, not the best test
+    assert list(best.test_accuracy) == [
+        0.3,
+        0.3,
+    ]  # at the best validation accuracy, not the best test
     store.write_index()
     index = pd.read_csv(store.path / "index.csv")
     assert list(index.run) == [config.directory for config in STUDY.runs()]
 
 
 def test_a_finished_run_leaves_no_checkpoint_and_a_damaged_file_makes_it_unfinished(store):
-    directory = finish(store, next(STUDY.runs()))
+    directory = finish(store, STUDY.runs()[0])
     assert directory.is_finished()
     assert not directory.checkpoint.exists()
     history = directory.path / "history.parquet"
@@ -63,7 +73,7 @@ def test_a_finished_run_leaves_no_checkpoint_and_a_damaged_file_makes_it_unfinis
 
 
 def test_an_edited_config_is_refused(store):
-    directory = finish(store, next(STUDY.runs()))
+    directory = finish(store, STUDY.runs()[0])
     file = directory.path / "config.json"
     file.write_text(file.read_text().replace('"seed": 0', '"seed": 9'))
     with pytest.raises(fedkin.InputError, match="was edited"):
@@ -74,7 +84,7 @@ def test_an_edited_config_is_refused(store):
 
 
 def test_another_version_is_refused(store):
-    finish(store, next(STUDY.runs()))
+    finish(store, STUDY.runs()[0])
     file = store.path / "study.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
     for action in (lambda: store.open(STUDY, resume=True), lambda: fedkin.results(store.path)):
@@ -105,7 +115,7 @@ def test_places_that_hold_no_study_are_refused(tmp_path):
 
 def test_a_full_disk_is_reported_and_loses_nothing(store):
     """A limit on the size of files makes the system refuse the write, as a full disk would."""
-    directory = finish(store, next(STUDY.runs()))
+    directory = finish(store, STUDY.runs()[0])
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
@@ -118,10 +128,11 @@ def test_a_full_disk_is_reported_and_loses_nothing(store):
         "except InputError as error:\n"
         "    sys.exit(str(error))\n"
     )
-    assert resource.RLIMIT_FSIZE is not None
     before = (directory.path / "models.npz").read_bytes()
     answer = subprocess.run(
-        [sys.executable, "-c", script, directory.path / "models.npz"], capture_output=True, text=True
+        [sys.executable, "-c", script, directory.path / "models.npz"],
+        capture_output=True,
+        text=True,
     )
     assert "cannot write" in answer.stderr
     assert "continue with --resume" in answer.stderr

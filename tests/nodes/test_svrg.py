@@ -120,8 +120,7 @@ def test_each_node_refreshes_on_its_own_coin_with_rate_q():
             )
             return (result.evaluations - 50 * 10 * 2) / 30
 
-        axes = OWN_FIELDS._replace(weights=None)
-        return jax.vmap(one, in_axes=(axes, 0))(made.federation.data, jnp.arange(8))
+        return jax.vmap(one, in_axes=(OWN_FIELDS, 0))(made.federation.data, jnp.arange(8))
 
     counts = np.array([refreshes(jax.random.key(seed)) for seed in range(100)])
     # 100 x 50 coins a node with q = 0.1: mean 500, standard deviation sqrt(5000 · 0.09) = 21.

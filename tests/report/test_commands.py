@@ -56,7 +56,7 @@ def test_report_of_a_partial_study_names_what_is_missing(fedkin, tmp_path):
     config = study(seed=[0, 1], method=["bilevel", "fedavg"])
     store = Store(tmp_path / "out")
     store.open(config, resume=False)
-    invent_run(store, next(config.runs()))
+    invent_run(store, config.runs()[0])
     status, out, err = fedkin("report", "out")
     assert status == 0
     assert "3 of 4 runs are missing" in err

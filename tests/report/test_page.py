@@ -90,7 +90,7 @@ def test_a_partial_study_says_so_first(tmp_path):
     config = study(seed=[0, 1], method=["bilevel", "fedavg"])
     store = Store(tmp_path / "out")
     store.open(config, resume=False)
-    for run in list(config.runs())[:3]:
+    for run in config.runs()[:3]:
         invent_run(store, run)
     page = html.render(read_record(store.path))
     assert page.index("This study is not complete") < page.index("Whom to learn with")

@@ -12,6 +12,7 @@ import pytest
 from stores import invent_run, invent_study, study
 
 from fedkin.errors import InputError
+from fedkin.experiments.config import with_settings
 from fedkin.experiments.store import Store
 from fedkin.report import answer, tables
 from fedkin.report.reading import read_record
@@ -128,7 +129,7 @@ def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
     config = study(seed=[0, 1], method=["bilevel", "fedavg"], setting=[1, 2])
     store = Store(tmp_path / "out")
     store.open(config, resume=False)
-    runs = list(config.runs())
+    runs = config.runs()
     for run in runs[:4]:
         invent_run(store, run)
     damaged = invent_run(store, runs[4])
@@ -144,6 +145,37 @@ def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
     assert len(reasons) == 4
     for reason, word in zip(reasons, ("damaged", "step 20", "diverged", "not begun"), strict=True):
         assert word in reason
+
+
+def test_tuned_runs_are_not_missed_under_the_names_they_would_have_without_tuning(tmp_path):
+    """Tuning, and following Bi-level, change parameters and so the names of directories."""
+    config = study(
+        seed=[0, 1],
+        method=["bilevel", "fedavg"],
+        tune={"bilevel": {"learning_rate": [0.05, 0.01]}},
+        follow_bilevel=True,
+    )
+    store = Store(tmp_path / "out")
+    store.open(config, resume=False)
+    for run in config.runs()[:3]:
+        invent_run(store, with_settings(run, {"learning_rate": 0.01}))
+    record = read_record(store.path)
+    assert [(each.method, each.seed) for each in record.missing] == [("fedavg", 1)]
+
+
+def test_a_setting_whose_file_is_gone_leaves_only_a_doubt(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'name = "mine"\nmerged_classes = [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]\nminority = [0.8, 0.2]\n'
+        "majority = [0.2, 0.8]\ntrain_size = 50\nvalidation_size = 20\ntest_size = 50\n"
+    )
+    config = study(dataset="digits", setting=str(file), seed=[0], method="fedavg")
+    store = invent_study(tmp_path / "out", config)
+    file.unlink()
+    record = read_record(store.path)
+    assert record.cells[0].setting == "mine"
+    assert "mine.toml" in record.doubt
+    assert tables.summary(record).paper.isna().all()
 
 
 def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):

@@ -58,6 +58,33 @@ class _Differentiation:
         node_weights = project_capped_simplex(jnp.full(nodes, 1 / nodes), self.cap)
         return BilevelState(node_weights, node_weights, theta, jnp.zeros_like(theta), 1.0, 0)
 
+    def train(
+        self, theta: Vector, node_weights: Array, key: Key, federation: Federation
+    ) -> SvrgSolution:
+        """Solve the inner problem at these weights, approximately, from θ or from zero."""
+        start = theta if self.warm_start else jnp.zeros_like(theta)
+        return solve_inner(federation, node_weights, start, key, self.inner)
+
+    def hypergradient_at(
+        self,
+        theta: Vector,
+        target: Vector,
+        node_weights: Array,
+        state: BilevelState,
+        key: Key,
+        federation: Federation,
+    ) -> Hypergradient:
+        """Return the gradient of F at these weights, whose model is θ; `target` is ∇L_0(θ)."""
+        return self.solve(
+            federation,
+            node_weights,
+            theta,
+            target,
+            key,
+            start=state.adjoint if self.warm_start_adjoint and state.iteration > 0 else None,
+            rate_factor=state.rate_factor,
+        )
+
     def differentiate(
         self,
         state: BilevelState,
@@ -68,17 +95,10 @@ class _Differentiation:
     ) -> tuple[SvrgSolution, float, Hypergradient]:
         """Return θ(w), the validation loss F(w) and the hypergradient, all approximate."""
         inner_key, adjoint_key = jax.random.split(key)
-        start = state.theta if self.warm_start else jnp.zeros_like(state.theta)
-        solution = solve_inner(federation, node_weights, start, inner_key, self.inner)
+        solution = self.train(state.theta, node_weights, inner_key, federation)
         loss, target = centre.loss_and_gradient(solution.point)
-        hypergradient = self.solve(
-            federation,
-            node_weights,
-            solution.point,
-            target,
-            adjoint_key,
-            start=state.adjoint if self.warm_start_adjoint and state.iteration > 0 else None,
-            rate_factor=state.rate_factor,
+        hypergradient = self.hypergradient_at(
+            solution.point, target, node_weights, state, adjoint_key, federation
         )
         return solution, loss, hypergradient
 
@@ -119,8 +139,8 @@ class ProximalBilevel(_Differentiation):
 class AcceleratedBilevel(_Differentiation):
     """Algorithm 2 (`alg:fedbl`): the accelerated method, for convex F.
 
-    The model that a step reports is the one at the middle point w_md, where the gradient was taken;
-    the aggregate weights w_ag are the result.
+    The result are the aggregate weights w_ag. The gradient is taken at the middle point w_md, so the
+    model that belongs to w_ag is trained in addition, from the one at w_md.
 
     Args:
         outer_learning_rate: The step size η.
@@ -133,18 +153,25 @@ class AcceleratedBilevel(_Differentiation):
     ) -> tuple[BilevelState, Info]:
         """Take one outer iteration (Algorithm 2, lines 4-14)."""
         s, eta = state.iteration, self.outer_learning_rate
+        middle_key, aggregate_key = jax.random.split(key)
         middle = 2 / (s + 2) * state.node_weights + s / (s + 2) * state.aggregate_weights
-        solution, loss, hypergradient = self.differentiate(state, middle, key, federation, centre)
+        solution, _, hypergradient = self.differentiate(
+            state, middle, middle_key, federation, centre
+        )
         gradient = hypergradient.gradient
+        aggregate = project_capped_simplex(middle - eta * gradient, self.cap)
+        result = self.train(solution.point, aggregate, aggregate_key, federation)
         state = BilevelState(
             project_capped_simplex(state.node_weights - eta * (s + 1) / 4 * gradient, self.cap),
-            project_capped_simplex(middle - eta * gradient, self.cap),
-            solution.point,
+            aggregate,
+            result.point,
             hypergradient.adjoint,
             hypergradient.rate_factor,
             s + 1,
         )
-        return state, _info(solution, middle, loss, hypergradient)
+        loss, _ = centre.loss_and_gradient(result.point)
+        result = result._replace(cost=solution.cost + result.cost)
+        return state, _info(result, aggregate, loss, hypergradient)
 
 
 class AdaptiveState(NamedTuple):
@@ -196,20 +223,13 @@ class AdaptiveBilevel(_Differentiation):
     ) -> tuple[AdaptiveState, Info]:
         """Try the candidate weights."""
         inner_key, adjoint_key = jax.random.split(key)
-        start = state.base.theta if self.warm_start else jnp.zeros_like(state.base.theta)
-        solution = solve_inner(federation, state.candidate, start, inner_key, self.inner)
+        solution = self.train(state.base.theta, state.candidate, inner_key, federation)
         loss, target = centre.loss_and_gradient(solution.point)
         move = state.candidate - state.base.node_weights
         if loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
             return self._reject(state, solution, loss)
-        hypergradient = self.solve(
-            federation,
-            state.candidate,
-            solution.point,
-            target,
-            adjoint_key,
-            start=state.base.adjoint if self.warm_start_adjoint and state.base.iteration else None,
-            rate_factor=state.base.rate_factor,
+        hypergradient = self.hypergradient_at(
+            solution.point, target, state.candidate, state.base, adjoint_key, federation
         )
         gradient = hypergradient.gradient
         if state.base.iteration == 0:

@@ -102,8 +102,7 @@ def evaluate_in_chunks(
 
 @partial(jax.jit, static_argnums=0)
 def _loss_and_gradient(objective: Objective, theta: Vector, data: NodeData) -> tuple[Array, Vector]:
-    own = NodeData(data.inputs, data.labels, *jax.tree.map(lambda leaf: leaf[0], tuple(data[2:])))
-    return oracles.full_loss_and_gradient(objective, theta, own)
+    return oracles.full_loss_and_gradient(objective, theta, data.of_node(0))
 
 
 @partial(jax.jit, static_argnums=0)

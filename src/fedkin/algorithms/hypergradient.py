@@ -23,6 +23,7 @@ from fedkin.numerics.linear_solve import LinearSolution, Product
 from fedkin.types import Array, Key, Vector
 
 MOST_HALVINGS = 40
+LARGEST_DAMPING = 1e6
 
 
 class Hypergradient(NamedTuple):
@@ -71,7 +72,8 @@ class AdjointSolver(Protocol):
 class SvrgSolver:
     """The paper's solver: Local-SVRG on the quadratic `eq:QP_matrixinverse`.
 
-    If the iteration diverges, the learning rate is halved and the solve begins again.
+    If the iteration diverges, the solve begins again: first from zero, if it had begun elsewhere (a
+    start that does not suit the new system looks like divergence), then with half the learning rate.
     """
 
     settings: LocalSvrg
@@ -89,21 +91,22 @@ class SvrgSolver:
     ) -> Hypergradient:
         """Compute the hypergradient. See `AdjointSolver`."""
         cost, first_factor = Cost(), rate_factor
-        start = jnp.zeros_like(target) if start is None else start
-        for halvings in range(MOST_HALVINGS + 1):
+        for retries in range(MOST_HALVINGS + 1):
             solution, converged = local_svrg.solve_adjoint(
                 federation,
                 node_weights,
                 theta,
                 target,
-                start,
-                jax.random.fold_in(key, halvings),
+                jnp.zeros_like(target) if start is None else start,
+                jax.random.fold_in(key, retries),
                 local_svrg.slower(self.settings, rate_factor),
             )
             cost += solution.cost
             if converged:
                 break
-            rate_factor /= 2
+            if start is None:
+                rate_factor /= 2
+            start = None
         else:
             raise DivergedError(
                 f"solving for the hypergradient diverged even with the learning rate "
@@ -119,7 +122,7 @@ class SvrgSolver:
             )
         diagnostics = {
             "adjoint_norm": float(jnp.linalg.norm(solution.point)),
-            "adjoint_retries": float(halvings),
+            "adjoint_retries": float(retries),
             "adjoint_learning_rate": self.settings.learning_rate * rate_factor,
         }
         return Hypergradient(
@@ -130,6 +133,9 @@ class SvrgSolver:
 @dataclass(frozen=True)
 class ConjugateGradientSolver:
     """Damped conjugate gradients: one synchronization an iteration, and none for the slopes.
+
+    If the very first direction has negative curvature there is no iterate to fall back to; then the
+    solve begins again with ten times the damping.
 
     Args:
         damping: The number λ; a network's Hessian is indefinite and needs one.
@@ -154,15 +160,28 @@ class ConjugateGradientSolver:
     ) -> Hypergradient:
         """Compute the hypergradient. See `AdjointSolver`."""
         asker = _Asker(federation, node_weights, theta, key)
-        solution = linear_solve.conjugate_gradients(
-            asker.product,
-            target,
-            damping=self.damping,
-            iterations=self.iterations,
-            tolerance=self.tolerance,
-            start=start,
-        )
-        return _from_linear_solution(solution, asker, rate_factor, len(node_weights))
+
+        def solve(damping: float) -> LinearSolution:
+            return linear_solve.conjugate_gradients(
+                asker.product,
+                target,
+                damping=damping,
+                iterations=self.iterations,
+                tolerance=self.tolerance,
+                start=start,
+            )
+
+        damping, warnings = self.damping, ()
+        solution = solve(damping)
+        while _found_nothing(solution) and damping < LARGEST_DAMPING:
+            damping = max(10 * damping, 0.1)
+            warnings = (
+                f"the Hessian has negative curvature with damping {self.damping:g}; "
+                f"used {damping:g} in this outer step",
+            )
+            solution = solve(damping)
+        found = _from_linear_solution(solution, asker, rate_factor, len(node_weights))
+        return found._replace(warnings=warnings + found.warnings)
 
 
 @dataclass(frozen=True)
@@ -203,6 +222,10 @@ class NeumannSolver:
             tolerance=self.tolerance,
         )
         return _from_linear_solution(solution, asker, rate_factor, len(node_weights))
+
+
+def _found_nothing(solution: LinearSolution) -> bool:
+    return solution.reason == "negative curvature" and not bool(jnp.any(solution.solution))
 
 
 class _Asker:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedkin.errors import DivergedError
+from fedkin.errors import DivergedError, InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.types import Array, Key, Vector
 
@@ -30,7 +30,7 @@ class LocalSvrg:
         strong_convexity: The constant μ where it is known; it shapes the averaging weights.
         result: The weighted average of all iterates, as in the paper, or the last iterate.
         tolerance: Stop when a round moves the iterate by less than this fraction of its norm; None to
-            take all rounds.
+            take all rounds, which an average needs: only the last round asks for it.
     """
 
     learning_rate: float
@@ -40,6 +40,10 @@ class LocalSvrg:
     strong_convexity: float = 0.0
     result: Literal["average", "last"] = "last"
     tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.result == "average" and self.tolerance is not None:
+            raise InputError("an average needs all rounds: it cannot go with a tolerance")
 
     @property
     def averaging_rate(self) -> float:
@@ -147,7 +151,9 @@ def solve_adjoint(
         )
         cost += call_cost
         moved = combine(node_weights, replies["point"])
-        if not jnp.linalg.norm(moved - point) <= ceiling:
+        # The average of all iterates may lie as far from the last as all rounds together have moved.
+        farthest = ceiling * settings.rounds if average else ceiling
+        if not jnp.linalg.norm(moved - point) <= farthest:
             return SvrgSolution(start, cost, number + 1, float("nan"), settled=False), False
         point = moved
     return SvrgSolution(point, cost, settings.rounds, float("nan"), settled=False), True
@@ -189,6 +195,7 @@ def slower(settings: LocalSvrg, factor: float) -> LocalSvrg:
     return replace(settings, learning_rate=settings.learning_rate * factor)
 
 
+@jax.jit
 def combine(node_weights: Array, replies: Array) -> Array:
     """Return Σ_k w_k x_k, where nodes of weight zero do not count even if they answer NaN."""
     counted = jnp.where(node_weights[:, None] > 0, replies, 0)

@@ -1,8 +1,8 @@
 """What Ditto and pFedMe share: K nodes train one model, and node 0, the centre, makes it its own.
 
 The shared model is a plain average: every node has the weight 1/K, and these are the weights that the
-two methods report. Node 0 works at the same time as the nodes and sends nothing, so in a
-synchronization it costs points only where it is the busiest.
+two methods report. Node 0 works at the same time as the nodes and sends nothing: its points are
+counted as those of one more node.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ def equal_weights(nodes: int) -> Array:
 
 def beside(cost: Cost, own: Cost) -> Cost:
     """Return the cost of a synchronization during which the centre has worked on its own data."""
-    return replace(cost, points=max(cost.points, own.points))
+    return replace(cost, node_points=cost.node_points + own.node_points)
 
 
 def check_pull(learning_rate: float, proximal: float) -> None:

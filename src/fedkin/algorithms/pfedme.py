@@ -34,7 +34,7 @@ class PFedMe:
     learning_rate: float
     period: int = 20
     rounds: int = 20
-    proximal: float = 15.0
+    proximal: float = 5.0
     tolerance: float = 0.005
     iterations: int = 20
 

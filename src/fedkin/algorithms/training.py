@@ -51,7 +51,7 @@ class LocalTrain:
         solution = solve_inner(
             centre.alone, jnp.ones(1), state.theta, key, self.settings, begin=state.rounds == 0
         )
-        info = _info(solution, None, Cost(points=solution.cost.points), solution.rounds)
+        info = _info(solution, None, Cost(node_points=solution.cost.node_points), solution.rounds)
         return TrainingState(solution.point, state.rounds + solution.rounds), info
 
 

@@ -54,6 +54,8 @@ class MethodName(StrEnum):
     bilevel = "bilevel"
     fedavg = "fedavg"
     local = "local"
+    ditto = "ditto"
+    pfedme = "pfedme"
 
 
 COLUMNS_PANEL = "What the columns mean"

@@ -55,6 +55,9 @@ def report(
             }
         )
         return
+    if record.doubt:
+        line = f"whether runs are missing cannot be told: {record.doubt}"
+        notes.print(line, markup=False, soft_wrap=True)
     if record.missing:
         asked_for = len(record.missing) + len(record.runs)
         notes.print(

@@ -15,10 +15,10 @@ WEIGHTS = "weights.json"
 WEIGHTS_TABLE = "weights.csv"
 METRICS = "metrics.json"
 HISTORY = "history.csv"
-REPORT, REPORT_FILES = "report.html", "report"
-FILES = frozenset(
-    {MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT, REPORT_FILES}
-)
+REPORT = "report.html"
+FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT})
+REPORT_FILES = "report"
+"""The directory that `fedkin report` adds."""
 
 
 def check_writable(out: Path, force: bool) -> None:
@@ -28,7 +28,7 @@ def check_writable(out: Path, force: bool) -> None:
     present = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
     if present and not force:
         raise InputError(f"{out} is not empty; choose another --out, or replace it with --force")
-    foreign = [name for name in present if name not in FILES]
+    foreign = [name for name in present if name not in FILES | {REPORT_FILES}]
     if foreign:
         raise InputError(
             f"{out} holds files that fedkin fit did not write, such as {foreign[0]}; "
@@ -46,13 +46,16 @@ def check_writable(out: Path, force: bool) -> None:
 def write_directory(out: Path, fill: Callable[[Path], None]) -> None:
     """Let `fill` write into a directory beside `out`, then put that in the place of `out`."""
     out = out.absolute()
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
-        fresh = Path(scratch) / "new"
-        fresh.mkdir()
-        fill(fresh)
-        if out.exists():
-            out.rename(Path(scratch) / "old")
-        fresh.rename(out)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+            fresh = Path(scratch) / "new"
+            fresh.mkdir()
+            fill(fresh)
+            if out.exists():
+                out.rename(Path(scratch) / "old")
+            fresh.rename(out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
 
 
 def write_json(path: Path, content: Any) -> None:

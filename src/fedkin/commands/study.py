@@ -1,7 +1,7 @@
 """`fedkin run` and `fedkin reproduce`: studies that can be stopped, resumed and trusted."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -9,6 +9,7 @@ from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.commands.study_display import StudyDisplay
 from fedkin.errors import InputError
 from fedkin.experiments.config import StudyConfig, check_study, load_study
+from fedkin.experiments.methods import MethodName
 from fedkin.experiments.store import results as read_results
 from fedkin.experiments.study import StudyOutcome, carry_out
 
@@ -76,7 +77,7 @@ def reproduce(
     json: JsonOption = False,
 ) -> None:
     """Run cells of the paper's table: its methods, settings and parameters."""
-    methods = method or list(StudyConfig.model_fields["method"].default)
+    methods = method or list(get_args(MethodName))
     content: dict[str, Any] = {
         "dataset": dataset,
         "setting": setting or [1, 2, 3, 4],
@@ -89,7 +90,11 @@ def reproduce(
     if "bilevel" in methods:
         content["settings"]["bilevel"] = {"solver": solver}
     if tune:
-        content["tune"] = {name: grid for name, grid in PAPER_GRID.items() if name in methods}
+        content["tune"] = {name: dict(grid) for name, grid in PAPER_GRID.items() if name in methods}
+        if "bilevel" in methods:
+            content["follow_bilevel"] = True
+            if solver != "svrg":
+                del content["tune"]["bilevel"]["adjoint_learning_rate"]
     _carry_out(check_study(content, "the options"), out, resume, jobs, data, json)
 
 
@@ -121,7 +126,13 @@ def _carry_out(
 def _answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     if outcome.finished:
-        columns = ["dataset", "setting", "target", "method", "seed", "validation_accuracy"]
         best = read_results(out, best=True)
-        rows = best.loc[:, [*columns, "test_accuracy"]].to_dict(orient="records")
-    return {"finished": outcome.finished, "failed": outcome.failed, "runs": rows}
+        columns = ["dataset", "setting", "target", "method", "seed", "parameters"]
+        columns += ["validation_accuracy", "test_accuracy"]
+        rows = best.loc[:, columns].to_dict(orient="records")
+    return {
+        "finished": outcome.finished,
+        "failed": outcome.failed,
+        "failed_trials": outcome.failed_trials,
+        "runs": rows,
+    }

@@ -20,6 +20,7 @@ class StudyDisplay:
         self._phase, self._total, self._finished, self._failed = "", 0, 0, 0
         self._since, self._done_since = time.monotonic(), 0
         self._running: dict[str, Report] = {}
+        self._ended: set[str] = set()
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
 
     def __enter__(self) -> "StudyDisplay":
@@ -45,11 +46,13 @@ class StudyDisplay:
 
     def report(self, report: Report) -> None:
         """See `Display`."""
-        self._running[report.run] = report
+        if report.run not in self._ended:  # a last report may come after the end
+            self._running[report.run] = report
 
     def done(self, run: str, error: str | None) -> None:
         """See `Display`."""
         last = self._running.pop(run, None)
+        self._ended.add(run)
         self._done_since += 1
         count = f"{self._finished + self._failed + 1}/{self._total}"
         if error is not None:

@@ -6,6 +6,7 @@ full gradient is the mean over all of them. The variance-reduced gradient is the
 model, exactly.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,44 +20,55 @@ from fedkin.types import Array
 class NodeData(NamedTuple):
     """The points of one node, or of all nodes stacked, and their division into mini-batches.
 
-    In a simulation all nodes share the pool of `inputs` and `labels`; the other fields then have a
-    first axis that runs over nodes.
+    Points lie in memory as they are used: mini-batch by mini-batch, and within one the points run
+    along the *last* axis, so that what is computed for each point alike is computed for neighbours
+    in memory, and fetching a mini-batch copies one piece of memory. In a simulation all nodes share
+    the pool of mini-batches; only `first`, `batches` and `points` then have an axis of nodes.
     """
 
     inputs: Array
-    """A pool of prepared points, (points, …)."""
+    """A pool of mini-batches of prepared points: (mini-batches, …, batch size)."""
     labels: Array
-    """The label of each point of the pool."""
-    rows: Array
-    """For each mini-batch, the places of its points in the pool: (batches, batch size)."""
+    """The labels of these points: (mini-batches, batch size)."""
     weights: Array | None
-    """For each mini-batch, the weight of its points, zero for filling; None if all count alike."""
+    """The weights of these points, zero for filling; None if all count alike."""
+    first: Array
+    """Where in the pool the node's mini-batches begin."""
     batches: Array
-    """How many of the mini-batches are the node's own; the rest is filling."""
+    """How many mini-batches the node has."""
     points: Array
     """The number of the node's points."""
 
     def batch(self, index: Array) -> Batch:
-        """Fetch one mini-batch."""
-        rows = self.rows[index]
-        weights = None if self.weights is None else self.weights[index]
-        return Batch(self.inputs[rows], self.labels[rows], weights)
+        """Fetch one mini-batch, points along the first axis."""
+        place = self.first + index
+        weights = None if self.weights is None else self.weights[place]
+        return Batch(jnp.moveaxis(self.inputs[place], -1, 0), self.labels[place], weights)
 
     def batch_points(self, indices: Array) -> Array:
         """Count the points of mini-batches of one node, filling left out."""
         if self.weights is None:
-            return jnp.full(indices.shape, self.rows.shape[-1])
-        return jnp.sum(self.weights[indices] > 0, axis=-1)
+            return jnp.full(indices.shape, self.labels.shape[-1])
+        return jnp.sum(self.weights[self.first + indices] > 0, axis=-1)
+
+    def of_node(self, node: Array | int) -> "NodeData":
+        """Pick one node out of a stack."""
+        return self._replace(
+            first=self.first[node], batches=self.batches[node], points=self.points[node]
+        )
 
 
-OWN_FIELDS = NodeData(None, None, 0, 0, 0, 0)  # pyright: ignore[reportArgumentType]
+OWN_FIELDS = NodeData(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
 """Which fields differ from node to node in a stack: the `in_axes` of `vmap`."""
+
+ALIGNMENT = 64
+"""Bytes: JAX adopts a NumPy array that begins at a multiple of this, and copies any other."""
 
 
 def stack_nodes(
     inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], batch_size: int, seed: int
 ) -> NodeData:
-    """Put the points of all nodes into one pool and part each node's into mini-batches.
+    """Part each node's points into mini-batches, and put the mini-batches of all nodes into one pool.
 
     A node of n points gets ⌈n / batch size⌉ mini-batches whose sizes differ by one at the most. Which
     points go together is drawn from the seed, the number of the node and nothing else, because files
@@ -69,29 +81,40 @@ def stack_nodes(
         seed: Decides which points go together.
     """
     counts = [len(own) for own in labels]
-    offsets = np.cumsum([0, *counts])
-    parts = [
-        [part + offset for part in divide(count, batch_size, seed, node)]
-        for node, (count, offset) in enumerate(zip(counts, offsets[:-1], strict=True))
-    ]
-    most = max(len(own) for own in parts)
+    parts = [divide(count, batch_size, seed, node) for node, count in enumerate(counts)]
+    batches = [len(own) for own in parts]
     width = max(len(part) for own in parts for part in own)
-    # Filling repeats a point of the node's own, so that no node ever touches another's.
-    rows = np.tile(offsets[:-1, None, None], (1, most, width)).astype(np.int32)
-    weights = np.zeros((len(parts), most, width), np.float64)
+    total = sum(batches)
+    pool = _aligned((total, *inputs[0].shape[1:], width), np.result_type(*inputs))
+    label_pool = np.zeros((total, width), np.result_type(*labels))
+    weights = np.zeros((total, width), np.float64)
+    place = 0
     for node, own in enumerate(parts):
-        for index, part in enumerate(own):
-            rows[node, index, : len(part)] = part
-            weights[node, index, : len(part)] = len(own) / counts[node]
-    alike = all(len(own) == most and all(len(part) == width for part in own) for own in parts)
+        own_inputs, own_labels = np.asarray(inputs[node]), np.asarray(labels[node])
+        for part in own:
+            # Filling repeats a point of the node's own, so that no node ever touches another's.
+            rows = np.append(part, np.repeat(part[:1], width - len(part)))
+            pool[place] = np.moveaxis(own_inputs[rows], 0, -1)
+            label_pool[place] = own_labels[rows]
+            weights[place, : len(part)] = len(own) / counts[node]
+            place += 1
+    alike = all(len(part) == width for own in parts for part in own)
     return NodeData(
-        inputs=jnp.asarray(np.concatenate(inputs)),
-        labels=jnp.asarray(np.concatenate(labels)),
-        rows=jnp.asarray(rows),
+        inputs=jnp.asarray(pool),
+        labels=jnp.asarray(label_pool),
         weights=None if alike else jnp.asarray(weights, jnp.result_type(float)),
-        batches=jnp.asarray([len(own) for own in parts], jnp.int32),
+        first=jnp.asarray(np.cumsum([0, *batches[:-1]]), jnp.int32),
+        batches=jnp.asarray(batches, jnp.int32),
         points=jnp.asarray(counts, jnp.int32),
     )
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Allocate an array that JAX will adopt as it is: the pool may be most of the memory there is."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % ALIGNMENT
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
 def divide(points: int, batch_size: int, seed: int, node: int) -> list[np.ndarray]:

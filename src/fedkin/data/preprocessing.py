@@ -274,7 +274,8 @@ def _standardise(table: Table, column: NumericColumn, values: Column) -> np.ndar
             f"{table.owner}: column '{shorten(column.name)}' holds '{shorten(values[row])}' in "
             f"{table.where(row)}; the nodes have numbers there"
         )
-    if column.standard_deviation == 0:
+    # A column of one value has a deviation of a rounding error at the most.
+    if column.standard_deviation <= 1e-12 * abs(column.mean):
         return np.zeros((table.rows, 1))
     standard = np.where(np.isnan(values), 0.0, (values - column.mean) / column.standard_deviation)
     far = np.flatnonzero(np.abs(standard) > FARTHEST)

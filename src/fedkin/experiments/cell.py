@@ -8,7 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ import pandas as pd
 from fedkin.algorithms.centre import Centre
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
-from fedkin.data.settings import load_setting, paper_setting, sample_federation
+from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.experiments import methods
 from fedkin.experiments.checkpoint import load_checkpoint, save_checkpoint
@@ -51,10 +50,9 @@ def _source(name: str, directory: Path | None) -> ImageSource:
 def set_up(config: RunConfig, data_directory: Path | None = None) -> Scene:
     """Draw the federation of a run and give it a model."""
     source = _source(config.dataset, data_directory)
-    if isinstance(config.setting, int):
-        setting = paper_setting(config.dataset, config.setting)
-    else:
-        setting = load_setting(Path(config.setting))
+    setting = config.declared
+    if setting is None:
+        setting = paper_setting(config.dataset, int(config.setting))
     data = sample_federation(
         source,
         setting,
@@ -111,7 +109,7 @@ def run_cell(
         config.settings,
         scene.federation,
         scene.centre,
-        jax.random.fold_in(key, 2**31 - 2),
+        methods.building_key(config.seed),
     )
     theta = scene.objective.init(methods.initial_model_key(config.seed))
     state = begin(algorithm, scene.federation, theta, cost)
@@ -178,6 +176,7 @@ def _files(state: RunState, scene: Scene) -> dict[str, bytes]:
     if state.kept is not None and state.kept.node_weights is not None:
         weights = dict(zip(data.names, state.kept.node_weights.tolist(), strict=True))
     held = {
+        "checksum": data.description.checksum,
         "names": data.names,
         "similar": data.similar,
         "classes": data.classes,

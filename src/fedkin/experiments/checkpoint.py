@@ -5,6 +5,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ import numpy as np
 
 from fedkin.algorithms.centre import Centre
 from fedkin.errors import InputError
-from fedkin.experiments.history import from_json, to_json
+from fedkin.experiments.history import cost_from_json, from_json, to_json
 from fedkin.experiments.runner import RunState
-from fedkin.federation.base import Cost, Federation
+from fedkin.federation.base import Federation
 from fedkin.nodes.tasks import empty_slot
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, finds the old content or the new, never a part."""
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
             file.write(content)
@@ -40,7 +41,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 def save_checkpoint(path: Path, state: RunState, federation: Federation, centre: Centre) -> None:
     """Write everything that the run needs to go on as if it had never stopped."""
     description = {
-        "cost": vars(state.cost),
+        "cost": asdict(state.cost),
         "rounds": state.rounds,
         "seconds": state.seconds,
         "history": [to_json(evaluation) for evaluation in state.history],
@@ -77,10 +78,21 @@ def load_checkpoint(path: Path, state: RunState, federation: Federation, centre:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         description = json.loads(arrays.pop("description").tobytes())
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, json.JSONDecodeError) as error:
+        _bring(state, description, arrays, federation, centre)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"the checkpoint {path} is damaged ({error}): delete it to begin this run anew"
+            f"the checkpoint {path} is damaged or of another version ({error}): delete it to begin "
+            "this run anew"
         ) from error
+
+
+def _bring(
+    state: RunState,
+    description: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    federation: Federation,
+    centre: Centre,
+) -> None:
     state.algorithm_state = _restore(state.algorithm_state, _leaves(arrays, "algorithm/"))
     for owner, holder in (("federation", federation), ("alone", centre.alone)):
         slots = {name.split("/")[1] for name in arrays if name.startswith(f"{owner}/")}
@@ -89,7 +101,7 @@ def load_checkpoint(path: Path, state: RunState, federation: Federation, centre:
             template = empty_slot(slot, holder.objective)
             restored[slot] = _restore(template, _leaves(arrays, f"{owner}/{slot}/"))
         holder.import_state(restored)
-    state.cost = Cost(**description["cost"])
+    state.cost = cost_from_json(description["cost"])
     state.rounds = description["rounds"]
     state.seconds = description["seconds"]
     state.history = [from_json(row) for row in description["history"]]
@@ -109,7 +121,7 @@ def _restore(template: Any, leaves: list[np.ndarray]) -> Any:
     """Arrange leaves as the template is; plain numbers become plain numbers again."""
     models, structure = jax.tree.flatten(template)
     if len(models) != len(leaves):
-        raise InputError("the checkpoint is of another version of fedkin: delete it to begin anew")
+        raise ValueError(f"{len(leaves)} arrays where {len(models)} are expected")
     restored = [
         type(model)(leaf.item()) if isinstance(model, (bool, int, float)) else jnp.asarray(leaf)
         for model, leaf in zip(models, leaves, strict=True)

@@ -7,13 +7,14 @@ import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from fedkin.data.federated import Target
+from fedkin.data.settings import Setting, load_setting
 from fedkin.errors import InputError
-from fedkin.experiments.methods import MethodName, MethodSettings, setting_names
+from fedkin.experiments.methods import MethodName, MethodSettings, check, setting_names
 
 FORMAT = 1
 """The version of the layout of results; directories of another version are refused."""
@@ -28,7 +29,9 @@ class RunConfig(BaseModel):
 
     dataset: str
     setting: SettingNumber | str
-    """Setting 1-4 of the paper, or the path of a TOML file that declares another."""
+    """Setting 1-4 of the paper, or the name of the declared one."""
+    declared: Setting | None = None
+    """A setting that is not one of the paper's, in full, so that an edited file is another run."""
     target: Target = "minority"
     method: MethodName = "bilevel"
     seed: Annotated[int, Field(ge=0)] = 0
@@ -80,7 +83,7 @@ class StudyConfig(BaseModel):
     dataset: Annotated[list[str], OneOrMore]
     setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
     target: Annotated[list[Target], OneOrMore] = ["minority"]
-    method: Annotated[list[MethodName], OneOrMore] = ["bilevel", "fedavg", "local"]
+    method: Annotated[list[MethodName], OneOrMore] = list(get_args(MethodName))
     seed: Annotated[list[Annotated[int, Field(ge=0)]], OneOrMore] = [0]
     model: Literal["cnn", "logistic", "mlp"] = "cnn"
     synchronizations: PositiveInt | None = 800
@@ -98,19 +101,26 @@ class StudyConfig(BaseModel):
     tune: dict[MethodName, dict[str, list[Any]]] = {}
     """For each method, lists of values to choose from by `tune_steps` outer steps on the first seed."""
     tune_steps: PositiveInt = 5
+    follow_bilevel: bool = False
+    """Whether the other methods take the γ and τ that tuning chose for Bi-level in the same cell."""
 
-    def runs(self) -> Iterator[RunConfig]:
-        """Yield every run of the study; parameters to be tuned are left open."""
+    def runs(self) -> list[RunConfig]:
+        """Return every run of the study, once; parameters to be tuned are left open."""
+        return list({run.directory: run for run in self._combinations()}.values())
+
+    def _combinations(self) -> Iterator[RunConfig]:
         common = self.model_dump(
-            include=set(RunConfig.model_fields) - set(GRID_FIELDS) - {"settings"}
+            include=set(RunConfig.model_fields) - set(GRID_FIELDS) - {"settings", "declared"}
         )
         for dataset, setting, target, method in itertools.product(
             self.dataset, self.setting, self.target, self.method
         ):
+            declared = load_setting(Path(setting)) if isinstance(setting, str) else None
             for parameters, seed in itertools.product(self._grid(method), self.seed):
                 yield RunConfig(
                     dataset=dataset,
-                    setting=setting,
+                    setting=setting if declared is None else declared.name,
+                    declared=declared,
                     target=target,
                     method=method,
                     seed=seed,
@@ -149,10 +159,14 @@ def method_setting_names(method: str) -> tuple[str, ...]:
     return tuple(name for name in setting_names() if method in MethodSettings.methods_with(name))
 
 
+def given_settings(run: RunConfig) -> dict[str, Any]:
+    """Return the parameters of a run that are not left open."""
+    return {name: value for name, value in vars(run.settings).items() if value is not None}
+
+
 def with_settings(run: RunConfig, chosen: dict[str, Any]) -> RunConfig:
     """Return the run with some parameters of its method replaced."""
-    given = {name: value for name, value in vars(run.settings).items() if value is not None}
-    return run.model_copy(update={"settings": _method_settings(given | chosen)})
+    return run.model_copy(update={"settings": _method_settings(given_settings(run) | chosen)})
 
 
 def load_study(path: Path) -> StudyConfig:
@@ -189,15 +203,38 @@ def check_study(content: dict[str, Any], source: str) -> StudyConfig:
                 )
     for method, lists in study.tune.items():
         _known_settings(source, f"tune.{method}", lists, method)
-    if len(set(study.seed)) < len(study.seed):
-        raise InputError(f"{source}: the same seed is listed twice")
-    list(study.runs())  # every combination is checked before any work
+    _refuse_useless(study, source)
+    # Every combination is checked before any work.
     for run in study.runs():
-        study.candidates(run)
+        for each in [run, *study.candidates(run)]:
+            try:
+                check(each.method, each.settings, each.minority_nodes + each.majority_nodes)
+            except InputError as error:
+                raise InputError(f"{source}: {each.method}: {error}") from error
     return study
 
 
-_ALL_METHODS = tuple(MethodName.__args__)
+def _refuse_useless(study: StudyConfig, source: str) -> None:
+    """Refuse keys that would change nothing."""
+    for name in GRID_FIELDS:
+        values = getattr(study, name)
+        if not values:
+            raise InputError(f"{source}: {name} is an empty list: there is nothing to run")
+        if len(set(values)) < len(values):
+            raise InputError(f"{source}: {name} lists the same value twice")
+    tables = {name for name, value in study.settings.items() if isinstance(value, dict)}
+    for place, methods in (("settings", tables), ("tune", set(study.tune))):
+        for method in sorted(methods - set(study.method)):
+            raise InputError(
+                f"{source}: {place}.{method} is of no use: {method} is not among the methods"
+            )
+    if "tune_steps" in study.model_fields_set and not study.tune:
+        raise InputError(f"{source}: tune_steps is of no use without a [tune] table")
+    if study.follow_bilevel and "bilevel" not in study.tune:
+        raise InputError(f"{source}: follow_bilevel is of no use where Bi-level is not tuned")
+
+
+_ALL_METHODS = get_args(MethodName)
 
 
 def _known_settings(source: str, place: str, given: dict[str, Any], method: str) -> None:

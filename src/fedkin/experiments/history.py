@@ -19,6 +19,7 @@ def to_row(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "step": evaluation.step,
         "synchronizations": cost.synchronizations,
+        "rounds": evaluation.rounds,
         "points": cost.points,
         "bytes_up": cost.bytes_up,
         "bytes_down": cost.bytes_down,
@@ -48,13 +49,20 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
     return plain
 
 
+def cost_from_json(plain: dict[str, Any]) -> Cost:
+    """Return the cost that was written with `asdict`."""
+    points: list[int] = plain["node_points"]
+    return Cost(plain["synchronizations"], plain["bytes_up"], plain["bytes_down"], tuple(points))
+
+
 def from_json(plain: dict[str, Any]) -> Evaluation:
     """Return the evaluation that `to_json` was given."""
     plain = dict(plain)
     dtype = plain.pop("weights_dtype", None)
     return Evaluation(
         step=plain["step"],
-        cost=Cost(**plain["cost"]),
+        rounds=plain["rounds"],
+        cost=cost_from_json(plain["cost"]),
         seconds=plain["seconds"],
         validation=Score(**plain["validation"]),
         test=None if plain["test"] is None else Score(**plain["test"]),

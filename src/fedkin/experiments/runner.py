@@ -41,6 +41,8 @@ class Evaluation:
     """One row of the history: the model after an outer step, and what all steps so far have cost."""
 
     step: int
+    rounds: int
+    """Synchronizations so far, and rounds of training without communication that count as such."""
     cost: Cost
     seconds: float
     validation: Score
@@ -153,6 +155,7 @@ def _used_up(budget: Budget, state: RunState) -> str | None:
 def _evaluate(info: Info, state: RunState, centre: Centre, test: Points | None) -> Evaluation:
     return Evaluation(
         step=len(state.history) + 1,
+        rounds=state.rounds,
         cost=state.cost,
         seconds=state.seconds,
         validation=centre.validate(info.theta),

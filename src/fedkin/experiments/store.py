@@ -9,12 +9,14 @@ DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its librar
 DIR/tuning/NAME/…           the short runs that chose parameters
 """
 
+import fcntl
 import hashlib
 import importlib.metadata
 import io
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,11 @@ from pydantic import ValidationError
 
 from fedkin.errors import InputError
 from fedkin.experiments.checkpoint import write_atomically
-from fedkin.experiments.config import FORMAT, RunConfig, StudyConfig
+from fedkin.experiments.config import FORMAT, RunConfig, StudyConfig, given_settings
 from fedkin.version import __version__
 
 CHECKED_FILES = ("config.json", "history.parquet", "weights.json", "data.json", "models.npz")
-KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "run"]
+KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "parameters", "run"]
 
 
 def versions() -> dict[str, str]:
@@ -79,8 +81,11 @@ class RunDirectory:
 
     def log(self, line: str) -> None:
         """Add a line to the run's log."""
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
 
 
 def read_config(path: Path) -> RunConfig:
@@ -157,11 +162,23 @@ class Store:
                 f"cannot write to {self.path}: {error.strerror}; choose another directory"
             ) from error
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working here; however this process ends, the lock ends with it."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process is working on {self.path}: wait for it, or end it"
+                ) from error
+            yield
+
     def finished(self) -> list[tuple[RunConfig, dict[str, Any], Path]]:
         """Return every finished run of the study: its config, its outcome, its directory."""
         self.check_format()
         found = []
-        for path in sorted(self.runs.iterdir()):
+        for path in sorted(self.runs.iterdir()) if self.runs.is_dir() else []:
             outcome = read_finished(path) if path.is_dir() else None
             if outcome is not None:
                 found.append((read_config(path), outcome, path))
@@ -219,8 +236,8 @@ def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
         best: One row a run, at its best validation accuracy; otherwise one row an evaluation.
 
     Returns:
-        Columns `dataset`, `setting`, `target`, `method`, `seed`, `run`, then the costs, losses and
-        accuracies, the weight of each node and diagnostics.
+        Columns `dataset`, `setting`, `target`, `method`, `seed`, `parameters`, `run`, then the costs,
+        losses and accuracies, the weight of each node and diagnostics.
     """
     tables = []
     for config, outcome, path in Store(directory).finished():
@@ -243,8 +260,16 @@ def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
 
 
 def _keys(config: RunConfig, path: Path) -> dict[str, Any]:
-    keys = {name: getattr(config, name) for name in KEY_COLUMNS[:-1]}
-    return keys | {"setting": str(config.setting), "run": path.name}
+    given = given_settings(config)
+    return {
+        "dataset": config.dataset,
+        "setting": str(config.setting),
+        "target": config.target,
+        "method": config.method,
+        "seed": config.seed,
+        "parameters": " ".join(f"{name}={value}" for name, value in given.items()),
+        "run": path.name,
+    }
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

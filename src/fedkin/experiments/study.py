@@ -3,10 +3,14 @@
 import json
 import multiprocessing
 import os
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import Any, Protocol
@@ -16,7 +20,7 @@ import pandas as pd
 from fedkin.errors import FedkinError, InputError
 from fedkin.experiments.cell import run_cell
 from fedkin.experiments.checkpoint import write_atomically
-from fedkin.experiments.config import RunConfig, StudyConfig, with_settings
+from fedkin.experiments.config import RunConfig, StudyConfig, given_settings, with_settings
 from fedkin.experiments.runner import RunState
 from fedkin.experiments.store import RunDirectory, Store, read_finished
 
@@ -55,6 +59,8 @@ class StudyOutcome:
     finished: int
     failed: dict[str, str]
     """The runs that failed, with the reason."""
+    failed_trials: dict[str, str]
+    """The short runs of tuning that failed; their parameters were not chosen."""
 
 
 def carry_out(
@@ -74,33 +80,82 @@ def carry_out(
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
     store = Store(directory)
     store.open(study, resume=resume)
-    runs = list(study.runs())
-    candidates = {run.directory: study.candidates(run) for run in runs}
-    trials = {trial.directory: trial for each in candidates.values() for trial in each}
-    failed: dict[str, str] = {}
-    if trials:
-        failed |= _do(trials.values(), store.tuning, "tuning", jobs, display, data_directory)
-        chosen = [_choose(run, candidates[run.directory], store) for run in runs]
-        _write_choices(study, runs, chosen, store)
-        runs = [run for run in chosen if run is not None]
-    failed |= _do(runs, store.runs, "running", jobs, display, data_directory, store.write_index)
-    store.write_index()
+    do = partial(_do, jobs=jobs, display=display, data_directory=data_directory)
+    with store.locked():
+        runs, failed_trials = _tune(study, store, do)
+        failed = do(runs, store.runs, "running", after_run=store.write_index)
+        store.write_index()
     finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
-    return StudyOutcome(finished, failed)
+    return StudyOutcome(finished, failed, failed_trials)
 
 
-def _choose(run: RunConfig, trials: list[RunConfig], store: Store) -> RunConfig | None:
+def _tune(
+    study: StudyConfig, store: Store, do: Callable[..., dict[str, str]]
+) -> tuple[list[RunConfig], dict[str, str]]:
+    """Give every run its parameters: Bi-level first, since the others may follow it.
+
+    Returns:
+        The runs, and the trials that failed.
+    """
+    tuned: list[RunConfig] = []
+    choices: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    followed: dict[tuple[str, int], dict[str, Any]] = {}
+    runs = study.runs()
+    leaders = [run for run in runs if run.method == "bilevel"]
+    for group in (leaders, [run for run in runs if run.method != "bilevel"]):
+        group = [with_settings(run, followed.get((run.cell, run.seed), {})) for run in group]
+        trials = {each.directory: each for run in group for each in study.candidates(run)}
+        if trials:
+            failed |= do(trials.values(), store.tuning, "tuning")
+        for run in group:
+            chosen, record = _choose(run, study.candidates(run), store)
+            if record is not None:
+                choices[chosen.directory] = record
+            if study.follow_bilevel and run.method == "bilevel":
+                given = given_settings(chosen)
+                followed[run.cell, run.seed] = {
+                    name: given[name] for name in FOLLOWED if name in given
+                }
+            tuned.append(chosen)
+    if choices:
+        write_atomically(store.path / "tuning.json", json.dumps(choices, indent=2).encode())
+    order = {(run.cell, run.method): place for place, run in enumerate(runs)}
+    return sorted(tuned, key=lambda run: order[run.cell, run.method]), failed
+
+
+FOLLOWED = ("learning_rate", "period")
+"""The parameters that the other methods take from Bi-level: γ and τ."""
+
+
+def _choose(
+    run: RunConfig, trials: list[RunConfig], store: Store
+) -> tuple[RunConfig, dict[str, Any] | None]:
     """Give a run the parameters of its best trial: the highest validation accuracy at the end.
 
-    None if all trials have failed.
+    Returns:
+        The run, and what was tried with what outcome; None if nothing was to be tuned.
     """
     if not trials:
-        return run
+        return run, None
     scores = [_trial_score(store.tuning / trial.directory) for trial in trials]
     best = max(range(len(trials)), key=lambda number: scores[number] or (-1.0, 0.0))
     if scores[best] is None:
-        return None
-    return with_settings(run, _given(trials[best]))
+        raise InputError(
+            f"all {len(trials)} combinations of parameters failed for {run.method} on {run.cell}: "
+            f"see the logs in {store.tuning}"
+        )
+    record = {
+        "chosen": given_settings(trials[best]),
+        "trials": [
+            {
+                "parameters": given_settings(trial),
+                "validation_accuracy": None if score is None else score[0],
+            }
+            for trial, score in zip(trials, scores, strict=True)
+        ],
+    }
+    return with_settings(run, given_settings(trials[best])), record
 
 
 def _trial_score(path: Path) -> tuple[float, float] | None:
@@ -110,37 +165,11 @@ def _trial_score(path: Path) -> tuple[float, float] | None:
     return float(last.validation_accuracy), -float(last.validation_loss)
 
 
-def _given(run: RunConfig) -> dict[str, Any]:
-    return {name: value for name, value in vars(run.settings).items() if value is not None}
-
-
-def _write_choices(
-    study: StudyConfig, runs: list[RunConfig], chosen: list[RunConfig | None], store: Store
-) -> None:
-    """Write, for every run, the trials with their scores and the parameters chosen."""
-    choices = {}
-    for run, choice in zip(runs, chosen, strict=True):
-        trials = study.candidates(run)
-        if not trials or choice is None:
-            continue
-        scores = [_trial_score(store.tuning / trial.directory) for trial in trials]
-        choices[choice.directory] = {
-            "chosen": _given(choice),
-            "trials": [
-                {
-                    "parameters": _given(trial),
-                    "validation_accuracy": None if score is None else score[0],
-                }
-                for trial, score in zip(trials, scores, strict=True)
-            ],
-        }
-    write_atomically(store.path / "tuning.json", json.dumps(choices, indent=2).encode())
-
-
 def _do(
     runs: Iterable[RunConfig],
     parent: Path,
     phase: str,
+    *,
     jobs: int,
     display: Display,
     data_directory: Path | None,
@@ -195,6 +224,10 @@ def _attempt(
         if directory.path.is_dir():
             directory.log(f"failed: {reason}")  # so that a report can tell why the run is missing
         return reason
+    except Exception as error:
+        # A fault of fedkin's own: the other runs go on, and the traceback is kept for a report.
+        RunDirectory(parent, run).log(traceback.format_exc())
+        return f"{type(error).__name__}: {error} (a fault of fedkin's; log.txt has the traceback)"
     return None
 
 
@@ -212,6 +245,14 @@ def _start_worker(reports: Any, shares: Any) -> None:
     share = shares.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    """End a worker whose parent was killed: it must not work beside a resumed study."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)
 
 
 def _work(run: RunConfig, parent: Path, data_directory: Path | None) -> str | None:
@@ -247,9 +288,10 @@ def _in_processes(
             "continue with --resume, perhaps with fewer --jobs"
         ) from error
     finally:
+        workers = list(pool._processes.values())
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
+        for worker in workers:
+            worker.terminate()
 
 
 def _pass_on(reports: Any, display: Display) -> None:

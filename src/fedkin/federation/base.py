@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from fedkin.models.objective import Objective
@@ -21,15 +22,24 @@ class Cost:
     """Bytes of the arrays that nodes sent to the centre, over all nodes."""
     bytes_down: int = 0
     """Bytes of the arrays that the centre sent to nodes, over all nodes."""
-    points: int = 0
-    """Gradients or Hessian-vector products of single points, by the busiest node of each round."""
+    node_points: tuple[int, ...] = ()
+    """Gradients or Hessian-vector products of single points that each node has computed; the centre,
+    where it computes too, comes after the nodes."""
+
+    @property
+    def points(self) -> int:
+        """What the busiest node has computed: the data points processed in parallel."""
+        return max(self.node_points, default=0)
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
             self.synchronizations + other.synchronizations,
             self.bytes_up + other.bytes_up,
             self.bytes_down + other.bytes_down,
-            self.points + other.points,
+            tuple(
+                mine + theirs
+                for mine, theirs in zip_longest(self.node_points, other.node_points, fillvalue=0)
+            ),
         )
 
 

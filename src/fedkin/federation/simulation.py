@@ -1,7 +1,16 @@
-"""All nodes in one process: the node's function under `vmap`, one compiled call a communication."""
+"""All nodes in one process: the node's function under `vmap`, one compiled call a communication.
 
+The nodes are shared out, a few to a share, and threads run the shares with single-threaded code.
+Nodes need nothing of each other between two synchronizations, and the arrays of a step are so small
+that splitting each single operation among cores costs more than it brings. The shares do not depend on
+the number of cores, so neither do the numbers, to the last bit.
+"""
+
+import math
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -19,6 +28,19 @@ from fedkin.types import Array, Key
 TRACES: Counter[str] = Counter()
 """How often each task has been traced for compilation in this process."""
 
+COMPILED: dict[Any, jax.stages.Compiled] = {}
+"""The compiled code of this process, for every function, shape and type of arguments."""
+
+SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
+"""The compiler's option for code that keeps to the thread it is called from."""
+
+LEAST_SHARES = 2
+"""So that two cores have work however small the data are; more nodes or larger data make more shares."""
+
+BYTES_AT_ONCE = 1_300_000
+"""The mini-batches of the nodes that are computed together may take this much memory as floats: few
+enough for a core's cache, enough to make the cost of starting an operation small."""
+
 
 class SimulatedFederation:
     """Nodes whose data are all at hand.
@@ -29,6 +51,7 @@ class SimulatedFederation:
         names: The names of the nodes; `node 1`, `node 2`, … if they are not given.
         batch_size: The number of points in a mini-batch.
         seed: Decides how each node's points are parted into mini-batches.
+        threads: How many threads run the shares of the nodes; None for one a core.
     """
 
     def __init__(
@@ -39,6 +62,7 @@ class SimulatedFederation:
         names: Sequence[str] | None = None,
         batch_size: int = 50,
         seed: int,
+        threads: int | None = None,
     ) -> None:
         if not nodes:
             raise InputError("a federation needs at least one node")
@@ -47,7 +71,10 @@ class SimulatedFederation:
         inputs, labels = zip(*nodes, strict=True)
         self.data = stack_nodes(inputs, labels, batch_size, seed)
         self.batches = int(self.data.batches.max())
-        self._state: dict[str, Any] = {}
+        self._shares = _share_out(len(nodes), _nodes_at_once(self.data))
+        self._state: dict[str, list[Any]] = {}  # for each slot, what each share of the nodes keeps
+        threads = min(threads or _cores(), len(self._shares))
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def call(
         self,
@@ -59,79 +86,159 @@ class SimulatedFederation:
         **options: Any,
     ) -> tuple[Replies, Cost]:
         """Run the task for all nodes at once. See `Federation.call`."""
-        slots = {name: self._slot(name) for name in TASKS[task].slots}
-        arrays = {name: jnp.asarray(value) for name, value in message.items()}
+        names = TASKS[task].slots
+        slots = [
+            {name: self._slot(name)[share] for name in names} for share in range(len(self._shares))
+        ]
+        arrays = {name: _as_array(value) for name, value in message.items()}
         bytes_down = len(self.names) * sum(array.nbytes for array in arrays.values())
         evaluations = np.zeros(len(self.names), int)
         if start:
-            slots, begun = _begin(self.objective, task, self.data, slots, arrays)
-            evaluations += np.asarray(begun)
+            begun = self._run(
+                partial(_begin, self.objective, task),
+                [
+                    (self.data, numbers, own, arrays)
+                    for numbers, own in zip(self._shares, slots, strict=True)
+                ],
+            )
+            slots = [own for own, _ in begun]
+            evaluations += self._join([count for _, count in begun])
             for name in TASKS[task].begin_only:
                 del arrays[name]
-        settings = tuple(sorted(options.items()))
-        slots, replies = _run(self.objective, task, settings, self.data, slots, key, arrays)
-        self._state.update(slots)
-        evaluations += np.asarray(replies.pop("evaluations"))
+        done = self._run(
+            partial(_task, self.objective, task, tuple(sorted(options.items()))),
+            [
+                (self.data, numbers, own, key, arrays)
+                for numbers, own in zip(self._shares, slots, strict=True)
+            ],
+        )
+        self._state |= {name: [own[name] for own, _ in done] for name in names}
+        replies = {name: self._join([reply[name] for _, reply in done]) for name in done[0][1]}
+        evaluations += replies.pop("evaluations")
         cost = Cost(
             synchronizations=1,
             bytes_up=sum(reply.nbytes for reply in replies.values()),
             bytes_down=bytes_down,
-            points=int(evaluations.max()),
+            node_points=tuple(evaluations.tolist()),
         )
-        return replies, cost
+        return {name: jnp.asarray(reply) for name, reply in replies.items()}, cost
 
     def export_state(self) -> dict[str, Any]:
         """Return a copy of all slots of all nodes, as NumPy arrays."""
-        return jax.tree.map(np.array, self._state)
+        return {
+            name: jax.tree.map(lambda *leaves: self._join(leaves), *shares)
+            for name, shares in self._state.items()
+        }
 
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Replace all slots of all nodes."""
-        self._state = jax.tree.map(jnp.asarray, dict(state))
+        self._state = {
+            name: [_pick(slot, numbers) for numbers in self._shares] for name, slot in state.items()
+        }
 
-    def _slot(self, name: str) -> Any:
+    def _slot(self, name: str) -> list[Any]:
         if name not in self._state:
             one = empty_slot(name, self.objective)
-            self._state[name] = jax.tree.map(
-                lambda leaf: jnp.broadcast_to(leaf, (len(self.names), *leaf.shape)), one
-            )
+            size = len(self._shares[0])
+            stacked = jax.tree.map(lambda leaf: jnp.tile(leaf, (size, *[1] * leaf.ndim)), one)
+            self._state[name] = [stacked] * len(self._shares)
         return self._state[name]
 
+    def _run(self, function: partial, shares: list[tuple]) -> list[Any]:
+        """Call a function once for each share of the nodes, each in its own thread."""
+        # Compiled here, because settings of JAX such as 64 bits do not reach other threads.
+        compiled = _compiled(function, shares[0])
+        if self._pool is None:
+            return [compiled(*arguments) for arguments in shares]
+        return list(self._pool.map(lambda arguments: _wait(compiled(*arguments)), shares))
 
-@partial(jax.jit, static_argnums=(0, 1))
+    def _join(self, shares: Sequence[Array]) -> np.ndarray:
+        """Put together what the shares have brought; the last nodes may be filling."""
+        return np.concatenate([np.asarray(share) for share in shares])[: len(self.names)]
+
+
+def _cores() -> int:
+    """Count the cores this process may use; other devices than CPUs need no sharing out."""
+    if jax.default_backend() != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _nodes_at_once(data: NodeData) -> int:
+    floats = math.prod(data.inputs.shape[1:])
+    return max(1, BYTES_AT_ONCE // (floats * jnp.dtype(jnp.result_type(float)).itemsize))
+
+
+def _share_out(nodes: int, at_once: int) -> list[np.ndarray]:
+    """Share the nodes out; the last share is filled up by repeating the last node."""
+    size = min(-(-nodes // LEAST_SHARES), at_once)
+    return [
+        np.minimum(np.arange(begin, begin + size), nodes - 1).astype(np.int32)
+        for begin in range(0, nodes, size)
+    ]
+
+
+def _pick(slot: Any, numbers: np.ndarray) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[numbers]), slot)
+
+
+def _as_array(value: Array | float) -> Array:
+    """Give a plain number the type of all others, so that it never asks for other compiled code."""
+    return value if isinstance(value, jax.Array) else jnp.asarray(np.asarray(value))
+
+
+def _wait(result: Any) -> Any:
+    return jax.block_until_ready(result)
+
+
+def _compiled(function: partial, arguments: tuple) -> Callable:
+    leaves, structure = jax.tree.flatten(arguments)
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    key = (function.func, function.args, structure, shapes)
+    if key not in COMPILED:
+        lowered = jax.jit(function).lower(*arguments)
+        COMPILED[key] = lowered.compile(SINGLE_THREADED)
+    return COMPILED[key]
+
+
 def _begin(
     objective: Objective,
     task: str,
     data: NodeData,
+    numbers: Array,
     slots: dict[str, Any],
     message: dict[str, Array],
 ) -> tuple[dict[str, Any], Array]:
     TRACES[f"{task}: begin"] += 1
     begin = TASKS[task].begin
     assert begin is not None, f"{task} has no beginning"
-    return jax.vmap(
-        lambda data, slots: begin(objective, data, slots, message), in_axes=(_own_fields(data), 0)
-    )(data, slots)
+    return jax.vmap(partial(begin, objective), in_axes=(OWN_FIELDS, 0, 0))(
+        data.of_node(numbers), slots, _copies(message, len(numbers))
+    )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(
+def _task(
     objective: Objective,
     task: str,
     settings: tuple[tuple[str, Any], ...],
     data: NodeData,
+    numbers: Array,
     slots: dict[str, Any],
     key: Key,
     message: dict[str, Array],
 ) -> tuple[dict[str, Any], Replies]:
     TRACES[task] += 1
-
-    def one_node(data: NodeData, slots: dict[str, Any], number: Array):
-        own_key = jax.random.fold_in(key, number)
-        return TASKS[task].function(objective, data, slots, own_key, message, **dict(settings))
-
-    numbers = jnp.arange(len(data.points))
-    return jax.vmap(one_node, in_axes=(_own_fields(data), 0, 0))(data, slots, numbers)
+    function = partial(TASKS[task].function, objective, **dict(settings))
+    keys = jax.vmap(partial(jax.random.fold_in, key))(numbers)
+    return jax.vmap(function, in_axes=(OWN_FIELDS, 0, 0, 0))(
+        data.of_node(numbers), slots, keys, _copies(message, len(numbers))
+    )
 
 
-def _own_fields(data: NodeData) -> NodeData:
-    return OWN_FIELDS if data.weights is not None else OWN_FIELDS._replace(weights=None)
+def _copies(message: dict[str, Array], nodes: int) -> dict[str, Array]:
+    """Give each node its own copy of a message.
+
+    If all nodes shared one, a product of it with the nodes' data would become one large product with
+    the data rearranged first, which takes far longer than the product.
+    """
+    return {name: jnp.broadcast_to(array, (nodes, *array.shape)) for name, array in message.items()}

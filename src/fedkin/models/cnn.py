@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedkin.errors import InputError
-from fedkin.models.base import Statistics, Task, as_float, point_loss, squared_norm
+from fedkin.models.base import Statistics, Task, point_loss, squared_norm
 from fedkin.types import Array, Key, Params
 
 PADDING = 1
@@ -27,7 +27,9 @@ class CNN:
 
     In both convolutions the kernel is as wide as the stride, so the windows do not overlap: a
     convolution is a rearrangement of pixels and a matrix product. The first rearrangement is done
-    once, by `prepare`. Activations are kept channels first: (channel, point, place).
+    once, by `prepare`. Activations are kept as (channel, place, point): points are neighbours in
+    memory, the products need no further rearrangement, and images stay bytes until they are
+    multiplied.
 
     Args:
         image_shape: Height, width and channels of the images.
@@ -118,31 +120,29 @@ class CNN:
     ) -> tuple[Array, Statistics]:
         first, second, last = params
         first_moments, second_moments = (None, None) if statistics is None else statistics
-        pixels = as_float(inputs)
-        activations = jnp.einsum("bpw,pc->cbw", pixels, first["kernel"])
+        kernel, pixels = first["kernel"], jnp.moveaxis(inputs, 0, -1)
+        if inputs.dtype == jnp.uint8:
+            # Pixels go from 0 to 1; scaling the few weights in place of them is the same.
+            kernel, pixels = kernel / 255, pixels.astype(kernel.dtype)
+        activations = _product(kernel, pixels)
         activations, first_moments = _normalise(activations, first, mask, first_moments)
         windows = self._second_windows(jax.nn.relu(activations))
-        activations = jnp.einsum(
-            "cpbw,cpd->dbw",
-            windows,
-            second["kernel"].reshape(self.image_shape[2], -1, self.channels),
-        )
+        activations = _product(second["kernel"], windows)
         activations, second_moments = _normalise(activations, second, mask, second_moments)
-        features = jax.nn.relu(activations)
-        kernel = last["kernel"].reshape(self.channels, -1, self.classes)
-        outputs = jnp.einsum("cbw,cwk->bk", features, kernel) + last["bias"]
-        return outputs, (first_moments, second_moments)
+        features = jax.nn.relu(activations).reshape(-1, len(inputs))
+        outputs = _product(last["kernel"], features) + last["bias"][:, None]
+        return outputs.T, (first_moments, second_moments)
 
     def _second_windows(self, activations: Array) -> Array:
-        """Rearrange (channel, point, place) to (channel, pixel of a window, point, window)."""
-        channels, points, _ = activations.shape
+        """Rearrange (channel, place, point) to (channel and pixel of a window, window, point)."""
+        channels, _, points = activations.shape
         kernel = self.kernels[1]
         rows, columns = self._second_places()
-        images = activations.reshape(channels, points, *self._first_places())
-        border = ((0, 0), (0, 0), (PADDING, PADDING), (PADDING, PADDING))
-        padded = jnp.pad(images, border)[:, :, : rows * kernel, : columns * kernel]
-        windows = padded.reshape(channels, points, rows, kernel, columns, kernel)
-        return windows.transpose(0, 3, 5, 1, 2, 4).reshape(channels, kernel**2, points, -1)
+        images = activations.reshape(channels, *self._first_places(), points)
+        border = ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0))
+        padded = jnp.pad(images, border)[:, : rows * kernel, : columns * kernel]
+        windows = padded.reshape(channels, rows, kernel, columns, kernel, points)
+        return windows.transpose(0, 2, 4, 1, 3, 5).reshape(channels * kernel**2, -1, points)
 
 
 def _places(height: int, width: int, kernel: int) -> tuple[int, int]:
@@ -159,16 +159,35 @@ def _uniform_layer(key: Key, fan_in: int, width: int) -> dict[str, Array]:
     }
 
 
+def _product(kernel: Array, activations: Array) -> Array:
+    """Multiply (input, output) with (input, …) to (output, …)."""
+    flat = activations.reshape(len(activations), -1)
+    product = jnp.einsum("pc,pn->cn", kernel, flat)
+    return product.reshape(-1, *activations.shape[1:])
+
+
 def _normalise(
     activations: Array, layer: dict[str, Array], mask: Array | None, moments: Moments | None
 ) -> tuple[Array, Moments]:
-    """Add the bias and normalise each channel over points and places, then scale and shift."""
-    activations = activations + layer["bias"][:, None, None]
+    """Add the bias and normalise each channel over places and points, then scale and shift.
+
+    Where the channel's own mean is subtracted the bias is not added first: it would cancel.
+    """
     if moments is None:
-        marked = None if mask is None else mask[None, :, None]
-        moments = Moments(
-            jnp.mean(activations, (1, 2), where=marked), jnp.var(activations, (1, 2), where=marked)
-        )
+        mean = _channel_mean(activations, mask)
+        centred = activations - mean[:, None, None]
+        variance = _channel_mean(jnp.square(centred), mask)
+        moments = Moments(mean + layer["bias"], variance)
+    else:
+        centred = activations + (layer["bias"] - moments.mean)[:, None, None]
     factor = layer["scale"] / jnp.sqrt(moments.variance + VARIANCE_FLOOR)
-    centred = activations - moments.mean[:, None, None]
     return centred * factor[:, None, None] + layer["offset"][:, None, None], moments
+
+
+def _channel_mean(activations: Array, mask: Array | None) -> Array:
+    """Average over places and points, one after the other: the first sum then runs along memory."""
+    _, places, points = activations.shape
+    sums = jnp.sum(activations, axis=1)
+    if mask is None:
+        return jnp.sum(sums, axis=1) / (places * points)
+    return jnp.sum(jnp.where(mask, sums, 0), axis=1) / (places * jnp.sum(mask))

@@ -75,6 +75,15 @@ class Objective:
         """Return the outputs at evaluation, normalised with fixed statistics."""
         return self.model.apply(self.unflatten(vector), inputs, statistics=statistics)
 
+    def output_shape(self) -> tuple[int, ...]:
+        """Return the shape of the outputs for one point."""
+        outputs = jax.eval_shape(
+            lambda vector, inputs: self.model.apply(self.unflatten(vector), inputs),
+            jax.ShapeDtypeStruct((self.size,), jnp.result_type(float)),
+            jax.ShapeDtypeStruct((2, *self.point_shape), self.point_dtype),
+        )
+        return tuple(outputs.shape[1:])
+
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalisation statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)

@@ -56,8 +56,11 @@ def inner_problem(objective: Objective, data: NodeData) -> SvrgProblem:
     def step_gradients(
         point: Vector, reference: Vector, batch: Batch, operands: tuple
     ) -> tuple[Array, Vector]:
-        loss, gradient = jax.value_and_grad(objective.batch_loss)(point, batch)
-        return loss, gradient - oracles.batch_gradient(objective, reference, batch)
+        # Both points in one pass over the mini-batch.
+        losses, gradients = jax.vmap(jax.value_and_grad(objective.batch_loss), (0, None))(
+            jnp.stack([point, reference]), batch
+        )
+        return losses[0], gradients[0] - gradients[1]
 
     def full_gradient(point: Vector, operands: tuple) -> Vector:
         (data,) = operands

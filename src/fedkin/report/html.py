@@ -311,7 +311,9 @@ def _configuration(record: Record) -> list[tuple[str, str]]:
     """Return every parameter that was set, with its value, or its values where runs differ."""
     if record.kind == "fit":
         return [("model", str(record.request["model"]["name"]))]
-    names = [name for name in record.runs[0].config if name not in (*GRID_FIELDS, "settings")]
+    names = [
+        name for name in record.runs[0].config if name not in (*GRID_FIELDS, "settings", "declared")
+    ]
     rows = []
     for name in names:
         values = [run.config.get(name) for run in record.runs]

@@ -1,5 +1,6 @@
 """From a directory of results to what a report is made of; nothing is computed here, only read."""
 
+import hashlib
 import json
 import zipfile
 from collections import Counter
@@ -80,6 +81,8 @@ class Record:
     """`study`, or `fit` for the result of `fedkin fit`."""
     runs: list[Run]
     missing: list[Missing] = field(default_factory=list)
+    doubt: str = ""
+    """Why it cannot be told what is missing, where that is so."""
     request: dict[str, Any] = field(default_factory=dict)
     """The study as it was asked for, or what is known of a fit."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -149,11 +152,15 @@ def _read_study(directory: Path) -> Record:
             damaged[path.name] = str(error)
     order = _grid_order(study)
     runs = sorted(_with_labels(runs), key=lambda run: (order(run.cell), run.seed))
-    missing = list(_missing(study, runs, store, damaged))
+    missing, doubt = [], ""
+    try:
+        missing = list(_missing(study, runs, store, damaged))
+    except InputError as error:  # A setting of the user's own, whose file is no longer there.
+        doubt = str(error)
     if not runs:
         reason = next(iter(damaged.values()), "there is nothing to report")
         raise InputError(f"{directory} holds no finished run that can be read: {reason}")
-    return Record(directory, "study", runs, missing, content["study"])
+    return Record(directory, "study", runs, missing, doubt, content["study"])
 
 
 def _read_run(config: RunConfig, outcome: dict[str, Any], path: Path) -> Run:
@@ -212,9 +219,15 @@ def _with_labels(runs: list[Run]) -> list[Run]:
 
 def _label(run: Run, keys: Iterable[str]) -> Run:
     parameters = _parameters(run)
-    told = [f"{key.replace('_', ' ')} {parameters.get(key)}" for key in keys]
+    told = [f"{key.replace('_', ' ')} {_brief(parameters.get(key))}" for key in keys]
     label = f"{method_title(run.method)} ({', '.join(told)})" if told else run.label
     return replace(run, label=label)
+
+
+def _brief(value: Any) -> str:
+    """Write a parameter; a long one, such as a declared setting, by a few digits of its checksum."""
+    text = str(value)
+    return text if len(text) <= 30 else hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def _parameters(run: Run) -> dict[str, Any]:
@@ -227,11 +240,12 @@ def _missing(
     study: StudyConfig, runs: list[Run], store: Store, damaged: Mapping[str, str]
 ) -> Iterable[Missing]:
     finished = {run.name for run in runs}
-    # Tuning decides a run's parameters, and so the name of its directory: such runs are counted.
+    # Tuning, of itself or of the method it follows, decides a run's parameters, and so the name of
+    # its directory: such runs are counted.
     tuned = Counter((run.cell, run.method, run.seed) for run in runs)
     for config in study.runs():
         key = (_cell(config), config.method, config.seed)
-        if study.candidates(config):
+        if study.follow_bilevel or study.candidates(config):
             if tuned[key] > 0:
                 tuned[key] -= 1
             else:

@@ -43,6 +43,7 @@ def is_papers_experiment(run: Run) -> bool:
     sizes = ("train_size", "validation_size", "test_size")
     return (
         config.get("model") == "cnn"
+        and config.get("declared") is None
         and (config.get("minority_nodes"), config.get("majority_nodes")) == (5, 10)
         and all(config.get(name) is None for name in sizes)
     )

@@ -1,0 +1,148 @@
+"""Whole studies: tuning, parallel processes, failures, the command line."""
+
+import json
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import fedkin
+from experiments.test_contract import files
+from fedkin.cli import app
+from fedkin.experiments.config import check_study
+from fedkin.experiments.store import Store
+from fedkin.experiments.study import carry_out
+
+
+class Silent:
+    """A display that only remembers."""
+
+    def __init__(self):
+        self.phases, self.ended = [], []
+
+    def begin(self, phase, total, finished):
+        self.phases.append((phase, total, finished))
+
+    def report(self, report):
+        assert report.step >= 1
+
+    def done(self, run, error):
+        self.ended.append((run, error))
+
+
+def study(**content):
+    common = {
+        "dataset": "digits",
+        "setting": 2,
+        "model": "logistic",
+        "synchronizations": None,
+        "steps": 2,
+    }
+    settings = {"learning_rate": 0.05, "period": 5, "rounds": 2} | content.pop("settings", {})
+    return check_study(common | {"settings": settings} | content, "study.toml")
+
+
+def test_tuning_takes_the_best_validation_accuracy_and_the_others_follow(tmp_path):
+    made = study(
+        method=["fedavg", "bilevel", "pfedme"],
+        seed=[0, 1],
+        settings={"period": 5},
+        tune={
+            "bilevel": {"learning_rate": [1e-6, 0.1]},
+            "pfedme": {"proximal": [5.0, 1e-4]},
+        },
+        tune_steps=2,
+        follow_bilevel=True,
+    )
+    display = Silent()
+    outcome = carry_out(made, tmp_path / "out", resume=False, jobs=1, display=display)
+    assert (outcome.finished, outcome.failed, outcome.failed_trials) == (6, {}, {})
+    assert display.phases == [("tuning", 2, 0), ("tuning", 2, 0), ("running", 6, 0)]
+    best = fedkin.results(tmp_path / "out", best=True)
+    # A step size of a millionth learns nothing in two steps; all methods take the other.
+    assert best.parameters.str.contains("learning_rate=0.1").all()
+    tuning = json.loads((tmp_path / "out" / "tuning.json").read_text())
+    for choice in tuning.values():
+        tried = {json.dumps(t["parameters"]): t["validation_accuracy"] for t in choice["trials"]}
+        assert tried[json.dumps(choice["chosen"])] == max(tried.values())
+    again = Silent()
+    carry_out(made, tmp_path / "out", resume=True, jobs=1, display=again)
+    assert again.ended == []  # nothing is done twice
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
+    made = study(method=["fedavg", "local"], settings={"learning_rate": [1e30, 0.05]})
+    display = Silent()
+    outcome = carry_out(made, tmp_path / "out", resume=False, jobs=1, display=display)
+    assert outcome.finished == 2
+    assert len(outcome.failed) == 2
+    assert all(
+        "learning rate γ = 1e+30 is too large" in reason for reason in outcome.failed.values()
+    )
+    assert len(pd.read_csv(tmp_path / "out" / "index.csv")) == 2
+
+
+def test_two_processes_give_the_bits_of_one_and_a_study_is_worked_on_once(tmp_path):
+    made = study(method=["bilevel", "fedavg", "ditto"], seed=[0, 1], steps=3)
+    for jobs in (1, 2):
+        outcome = carry_out(made, tmp_path / str(jobs), resume=False, jobs=jobs, display=Silent())
+        assert (outcome.finished, outcome.failed) == (6, {})
+    for run in made.runs():
+        assert files(tmp_path / "1" / "runs", run) == files(tmp_path / "2" / "runs", run)
+    store = Store(tmp_path / "1")
+    with store.locked(), pytest.raises(fedkin.InputError, match="another process is working"):
+        carry_out(made, tmp_path / "1", resume=True, jobs=1, display=Silent())
+
+
+def test_a_setting_of_ones_own_is_part_of_the_run(tmp_path):
+    file = tmp_path / "mine.toml"
+    text = "merged_classes = [[0, 1], [2, 3]]\nminority = [{0}, {1}]\nmajority = [0.1, 0.9]\n"
+    text += "train_size = 60\nvalidation_size = 30\ntest_size = 30\n"
+    names = set()
+    for probability in (0.8, 0.7):
+        file.write_text(text.format(probability, 1 - probability))
+        made = study(setting=str(file), method="fedavg")
+        (run,) = made.runs()
+        names.add(run.directory)
+        out = tmp_path / str(probability)
+        assert carry_out(made, out, resume=False, jobs=1, display=Silent()).finished == 1
+        assert list(fedkin.results(out).setting.unique()) == ["mine"]
+    assert len(names) == 2  # an edited file is another run
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_reproduce_runs_the_papers_cells(tmp_path):
+    out = tmp_path / "out"
+    answer = call(
+        "reproduce", "--dataset", "digits", "--setting", 2, "--target", "minority", "--method", "local",
+        "--seeds", 2, "--synchronizations", 9, "--out", out, "--json",
+    )  # fmt: skip
+    assert answer.exit_code == 0, answer.output
+    content = json.loads(answer.stdout)
+    assert (content["finished"], content["failed"]) == (2, {})
+    assert {run["seed"] for run in content["runs"]} == {0, 1}
+    table = fedkin.results(out)
+    assert set(table.setting) == {"2"}
+    assert table.rounds.max() <= 9
+
+
+BAD = {
+    "unknown method": (["--method", "fedprox"], "method"),
+    "unknown target": (["--target", "both"], "target"),
+    "unknown solver": (["--solver", "lu"], "solver='lu' is unknown"),
+    "rate": (["--learning-rate", "-1"], "positive"),
+    "setting": (["--setting", "7"], "--setting"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_mistakes_on_the_command_line_are_refused(name, tmp_path):
+    options, message = BAD[name]
+    answer = call("reproduce", "--dataset", "digits", "--out", tmp_path / "out", *options)
+    assert answer.exit_code != 0
+    text = answer.output + str(answer.exception)
+    assert message in text
+    assert not (tmp_path / "out").exists()
