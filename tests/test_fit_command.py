@@ -12,6 +12,7 @@ import pytest
 
 from fedkin import cli
 from fedkin.commands import result_directory
+from fedkin.errors import InputError
 
 
 class Answer:
@@ -202,7 +203,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
         (directory / "weights.json").write_text("{}")
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="cannot be written: disk full"):
         result_directory.write_directory(tmp_path / "r", fill)
     assert list(tmp_path.iterdir()) == []
 
