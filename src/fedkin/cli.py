@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkin.commands import data
+from fedkin.commands.bench import bench
 from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
 from fedkin.commands.output import notes, results
@@ -32,6 +33,7 @@ app.command(context_settings={"allow_extra_args": True})(fit)
 app.command()(predict)
 app.command()(run)
 app.command()(reproduce)
+app.command()(bench)
 app.command()(report)
 app.add_typer(data.app, name="data")
 

@@ -1,8 +1,12 @@
 """The same computation by fedkin and by the PyTorch loop, timed in turns and compared."""
 
+# pyright: reportMissingImports=false
+# PyTorch is an extra.
+
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -371,7 +375,7 @@ class Contests:
             theirs,
         )
 
-    def _call(self, task: str, message: dict[str, Array | float], **options: object) -> np.ndarray:
+    def _call(self, task: str, message: dict[str, Array | float], **options: Any) -> np.ndarray:
         replies, _ = self.problem.federation.call(
             task, message, key=self.key, steps=PERIOD, **options
         )

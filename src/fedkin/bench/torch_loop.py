@@ -4,6 +4,9 @@ Every node keeps its parameters in a dictionary; a step is `functional_call` and
 mini-batch of one node. Images are `uint8` tensors, parted into mini-batches beforehand.
 """
 
+# pyright: reportMissingImports=false
+# PyTorch is an extra.
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -267,4 +270,4 @@ def average(models: Sequence[Parameters], weights: np.ndarray) -> Parameters:
 
 
 def _mean(lists: Sequence[list[Tensor]]) -> list[Tensor]:
-    return [sum(parts[1:], parts[0]) / len(parts) for parts in zip(*lists, strict=True)]
+    return [torch.stack(parts).mean(0) for parts in zip(*lists, strict=True)]

@@ -1,0 +1,95 @@
+"""What only a process of its own can show: memory, compilation, and starting again.
+
+`python -m fedkin.bench.probe '{"probe": "scaling", "nodes": 15, "points": 200}'` prints one JSON object.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedkin.bench.problem import BATCH_SIZE, BenchProblem
+from fedkin.compilation import keep_compiled_code
+from fedkin.errors import FedkinError
+from fedkin.federation.simulation import SimulatedFederation
+
+PERIOD = 20
+METHODS = {
+    "inner": ("inner_svrg_round", {"steps": PERIOD, "reply": "point"}),
+    "adjoint": ("adjoint_svrg_round", {"steps": PERIOD, "reply": "point"}),
+    "ditto": ("ditto_shared_round", {"steps": PERIOD}),
+    "pfedme": ("pfedme_round", {"steps": PERIOD, "iterations": 20, "reply": "shared"}),
+}
+"""The compiled code of the methods: FedAvg needs `inner`, Bi-level `inner` and `adjoint`."""
+
+
+def probe(settings: dict[str, Any]) -> dict[str, Any]:
+    """Run a probe in a process of its own and return its answer."""
+    command = [sys.executable, "-m", "fedkin.bench.probe", json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise FedkinError(f"the probe {settings} failed: {last}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def scaling(nodes: int, points: int, repeats: int = 5) -> dict[str, Any]:
+    """Time a node's SVRG step in a federation of many nodes, and measure the memory it takes."""
+    problem = BenchProblem("Fashion-MNIST", nodes=nodes, points=points)
+    federation = problem.federation
+    _call(problem, federation, "inner", start=True)
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        _call(problem, federation, "inner", start=False)
+        times.append(time.perf_counter() - begin)
+    return {
+        "nodes": nodes,
+        "points": points,
+        "node_step_microseconds": float(np.median(times)) / (nodes * PERIOD) * 1e6,
+        "data_megabytes": nodes * points * int(np.prod(problem.model.image_shape)) / 1e6,
+        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+    }
+
+
+def compilation(network: str, cache: str) -> dict[str, Any]:
+    """Time the first synchronization of each method; with a warm cache nothing is compiled."""
+    begin = time.perf_counter()
+    keep_compiled_code(Path(cache))
+    problem = BenchProblem(network, points=2 * BATCH_SIZE)
+    federation = problem.federation
+    seconds = {}
+    for name in METHODS:
+        began = time.perf_counter()
+        _call(problem, federation, name, start=name in ("inner", "adjoint"))
+        seconds[name] = time.perf_counter() - began
+    return {"seconds": seconds, "total_seconds": time.perf_counter() - begin}
+
+
+def _call(
+    problem: BenchProblem, federation: SimulatedFederation, method: str, *, start: bool
+) -> None:
+    task, options = METHODS[method]
+    theta = problem.theta
+    svrg = {"point": theta, "refresh_probability": 0.02, "averaging_rate": 0.0}
+    pull = {"shared": theta, "proximal": 10.0, "tolerance": 0.005}
+    messages = {
+        "inner": svrg,
+        "adjoint": svrg | ({"theta": theta, "target": theta} if start else {}),
+        "ditto": {"shared": theta},
+        "pfedme": pull,
+    }
+    message = messages[method] | {"learning_rate": 0.01}
+    federation.call(task, message, key=jax.random.key(0), start=start, **options)
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    answer = {"scaling": scaling, "compilation": compilation}[asked.pop("probe")](**asked)
+    sys.stdout.write(json.dumps(answer) + "\n")
