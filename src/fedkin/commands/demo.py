@@ -18,7 +18,7 @@ from fedkin.experiments.study import carry_out
 
 METHODS = ("bilevel", "fedavg", "ditto", "pfedme", "local")
 SYNCHRONIZATIONS = 400
-"""The budget of each method: Bi-level has converged by then."""
+"""The budget of each method: by then Bi-level's accuracy no longer rises."""
 
 
 def demo(
