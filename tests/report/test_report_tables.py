@@ -197,7 +197,9 @@ def test_places_without_results_are_refused(tmp_path):
         read_record(tmp_path / "none")
     with pytest.raises(InputError, match="holds no results"):
         read_record(tmp_path)
-    Store(tmp_path / "out").open(study(), resume=False)
+    empty = Store(tmp_path / "out")
+    empty.open(resume=False)
+    empty.write_study(study())
     with pytest.raises(InputError, match="holds no finished run"):
         read_record(tmp_path / "out")
 
