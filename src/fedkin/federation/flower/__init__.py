@@ -1,0 +1,1 @@
+"""A federation over Flower: nodes are processes, on machines that hold their own data."""

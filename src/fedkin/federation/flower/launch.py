@@ -1,0 +1,69 @@
+"""The command lines of a SuperLink and of a SuperNode, with TLS and authentication as the default."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.errors import InputError
+
+
+@dataclass(frozen=True)
+class Server:
+    """How a SuperLink is started."""
+
+    listen: str
+    port: int
+    database: Path
+    certificate: Path | None
+    """None: without TLS and without authentication of nodes; has to be asked for."""
+    key: Path | None = None
+    authority: Path | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """How a SuperNode is started."""
+
+    superlink: str
+    """HOST:PORT."""
+    port: int
+    """For its own processes, on its own machine only."""
+    configuration: Path
+    """A TOML file: what its ClientApp is told by its owner, such as where the data lie."""
+    authority: Path | None
+    """None: without TLS and authentication; has to be asked for."""
+    key: Path | None = None
+
+
+def superlink_command(server: Server) -> list[str]:
+    """Return the command that runs a SuperLink."""
+    command = [sys.executable, "-m", "fedkin.federation.flower.superlink"]
+    command += ["--host", server.listen, "--port", str(server.port)]
+    command += ["--database", str(server.database), "--disable-runtime-dependency-installation"]
+    if server.certificate is None:
+        return [*command, "--insecure"]
+    command += ["--ssl-certfile", str(server.certificate), "--ssl-keyfile", str(server.key)]
+    return [*command, "--ssl-ca-certfile", str(server.authority), "--enable-supernode-auth"]
+
+
+def supernode_command(node: Node) -> list[str]:
+    """Return the command that runs a SuperNode."""
+    command = [sys.executable, "-m", "fedkin.federation.flower.supernode"]
+    command += ["--superlink", node.superlink, "--host", "127.0.0.1", "--port", str(node.port)]
+    command += ["--node-config", str(node.configuration)]
+    if node.authority is None:
+        return [*command, "--insecure"]
+    command += ["--root-certificates", str(node.authority)]
+    return [*command, "--auth-supernode-private-key", str(node.key)]
+
+
+def check_address(written: str, option: str) -> str:
+    """Return HOST:PORT if it is one."""
+    host, _, port = written.rpartition(":")
+    if "//" in written or "/" in written:
+        raise InputError(f"{option} takes HOST:PORT without http:// or a path, not '{written}'")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(
+            f"{option} takes HOST:PORT, for example link.example.org:8000, not '{written}'"
+        )
+    return written
