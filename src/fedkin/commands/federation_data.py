@@ -1,7 +1,7 @@
 """The data of a trial federation: one file a node, and the centre's own."""
 
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,11 +21,9 @@ class CentreAndNodes(NamedTuple):
 
 
 def draw_images(
-    layout: Layout, dataset: str, setting: int, target: str, seed: int, count: int
+    layout: Layout, dataset: str, setting: int, target: Target, seed: int, count: int
 ) -> CentreAndNodes:
     """Draw a federation of images and write each node's to a file of its own."""
-    if target not in get_args(Target):
-        raise InputError(f"--target is minority or majority, not '{target}'")
     federation = sample_federation(
         load_images(dataset, None),
         paper_setting(dataset, setting),

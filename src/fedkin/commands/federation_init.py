@@ -1,5 +1,6 @@
 """`fedkin federation init`: certificates, keys, data and the configuration of a federation."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,13 @@ from fedkin.federation.flower.layout import (
 )
 
 IMAGES_PANEL = "Nodes that draw images"
+
+
+class TargetName(StrEnum):
+    """The two groups of nodes."""
+
+    minority = "minority"
+    majority = "majority"
 
 
 def init(
@@ -42,12 +50,9 @@ def init(
         ),
     ] = 2,
     target: Annotated[
-        str,
-        typer.Option(
-            help="Whose data the owner's are like: minority or majority.",
-            rich_help_panel=IMAGES_PANEL,
-        ),
-    ] = "minority",
+        TargetName,
+        typer.Option(help="Whose data the owner's are like.", rich_help_panel=IMAGES_PANEL),
+    ] = TargetName.minority,
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same data.")] = 0,
     host: HostOption = None,
     listen: Annotated[
@@ -77,7 +82,7 @@ def init(
     prepared = CentreAndNodes({}, ())
     make = certificates.make_private_directory
     if nodes:
-        prepared = draw_images(layout, dataset, setting, target, seed, nodes)
+        prepared = draw_images(layout, dataset, setting, target.value, seed, nodes)
     make(layout.directory)
     certificates.make_authority(layout.authority, layout.authority_key)
     hosts = tuple(dict.fromkeys([*(host or ()), *LOCAL_HOSTS]))

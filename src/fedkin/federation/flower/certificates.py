@@ -87,9 +87,10 @@ def make_server_certificate(
     if not names:
         raise InputError("a server certificate needs at least one host name or address: --host")
     issuer = _load_certificate(authority)
+    written = _read(authority_key)
     try:
-        signing_key: Any = serialization.load_pem_private_key(_read(authority_key), None)
-    except ValueError as error:
+        signing_key: Any = serialization.load_pem_private_key(written, None)
+    except (ValueError, TypeError) as error:
         raise InputError(f"{authority_key} is not a private key without password") from error
     if signing_key.public_key() != issuer.public_key():
         raise InputError(f"{authority_key} is not the key of {authority}: use the two together")
@@ -141,8 +142,9 @@ def read_public_key(path: Path) -> bytes:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
+    written = _read(path)
     try:
-        key = serialization.load_ssh_public_key(_read(path))
+        key = serialization.load_ssh_public_key(written)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InputError(
             f"{path} is not a node's public key: it is the file ending in .pub that "
@@ -163,8 +165,9 @@ def check_private_key(path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
+    written = _read(path)
     try:
-        key = serialization.load_ssh_private_key(_read(path), None)
+        key = serialization.load_ssh_private_key(written, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InputError(
             f"{path} is not a node's private key: make one with fedkin federation key"
@@ -275,8 +278,9 @@ def _pem_key(key: "ec.EllipticCurvePrivateKey") -> bytes:
 def _load_certificate(path: Path) -> "x509.Certificate":
     from cryptography import x509
 
+    written = _read(path)
     try:
-        return x509.load_pem_x509_certificate(_read(path))
+        return x509.load_pem_x509_certificate(written)
     except ValueError as error:
         raise InputError(f"{path} is not a certificate in PEM format") from error
 

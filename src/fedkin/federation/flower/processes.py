@@ -7,7 +7,6 @@ nothing is to be remembered in files, and nothing is missed when whoever started
 import contextlib
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,16 +67,19 @@ def start(command: Sequence[str], variables: Mapping[str, str], log: Path) -> "p
     import psutil
 
     make_private_directory(log.parent)
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return psutil.Process(process.pid)
+    # Not `subprocess`: it complains when its starter ends before a process does, which is meant here.
+    pid = os.posix_spawn(
+        command[0],
+        command,
+        variables,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    return psutil.Process(pid)
 
 
 def find(identity: str) -> dict[int, str]:

@@ -68,7 +68,7 @@ def main() -> None:
     import uvicorn
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
-    serve = uvicorn.run
+    serve: Any = uvicorn.run
 
     def serve_behind_gate(app: Any, **options: Any) -> None:
         # The peer's own address decides: a header must not be able to change it. The requests of nodes

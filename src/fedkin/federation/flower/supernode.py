@@ -7,6 +7,7 @@ every synchronization, so here it asks again soon, and less often when nothing h
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, TypeVar
 
 ATTENTIVE_SECONDS = 0.3
@@ -39,9 +40,10 @@ def attentively(
 
 def main() -> None:
     """Run `flower-supernode` over a connection that waits for messages."""
-    import flwr.supernode.start_client_internal as supernode
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
+    # Flower offers no option for it, so its connection is wrapped: pyproject.toml holds its version.
+    supernode: Any = import_module("flwr.supernode.start_client_internal")
     connect = supernode.http_request_response
 
     @contextmanager
@@ -49,7 +51,7 @@ def main() -> None:
         with connect(*arguments, **options) as (node, receive, *others):
             yield (node, attentively(receive), *others)
 
-    supernode.http_request_response = connect_attentively  # type: ignore[assignment]
+    supernode.http_request_response = connect_attentively
     flower_supernode()
 
 
