@@ -63,7 +63,7 @@ def test_a_client_with_the_authority_connects_by_every_name(tmp_path, authority,
 
 def test_a_client_turns_away_from_another_name(tmp_path, authority):
     paths = server(tmp_path, authority, ["link.example.org"])
-    with pytest.raises(ssl.SSLCertVerificationError, match="not valid for 'evil.example.org'"):
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"not valid for 'evil\.example\.org'"):
         shake_hands(paths, authority[0], "evil.example.org")
 
 
@@ -159,7 +159,7 @@ def test_bad_key_files_are_refused(tmp_path, authority):
     with pytest.raises(InputError, match="there is no file"):
         certificates.check_private_key(tmp_path / "none.key")
     path.chmod(0o644)
-    with pytest.raises(InputError, match="others can read the private key .* chmod 600"):
+    with pytest.raises(InputError, match=r"others can read the private key .* chmod 600"):
         certificates.check_private_key(path)
     with pytest.raises(InputError, match="not a certificate in PEM format"):
         certificates.describe(path)

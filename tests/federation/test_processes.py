@@ -19,7 +19,10 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 DEAF = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
 )
-PARENT = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'])"
+PARENT = (
+    "import subprocess, sys, time; "
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(300)'])"
+)
 
 
 @pytest.fixture
@@ -100,9 +103,12 @@ def test_free_ports_are_free_and_different():
 
 def test_two_commands_do_not_start_and_stop_at_once(tmp_path):
     layout = Layout(tmp_path)
-    with processes.locked(layout):
-        with pytest.raises(InputError, match="right now"), processes.locked(layout):
-            pass
+    with (
+        processes.locked(layout),
+        pytest.raises(InputError, match="right now"),
+        processes.locked(layout),
+    ):
+        pass
     with processes.locked(layout):
         pass
 
