@@ -139,6 +139,7 @@ def _follow(log: Path) -> None:
 
 
 app.command(rich_help_panel=MACHINES)(federation_machines.superlink)
+app.command(rich_help_panel=MACHINES)(federation_machines.node)
 app.command(rich_help_panel=MACHINES)(federation_machines.key)
 app.command(rich_help_panel=MACHINES)(federation_machines.register)
 app.command(rich_help_panel=MACHINES)(federation_machines.unregister)

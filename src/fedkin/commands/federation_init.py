@@ -1,14 +1,41 @@
 """`fedkin federation init`: certificates, keys, data and the configuration of a federation."""
 
+import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedkin.commands.federation_data import CentreAndNodes, draw_images
-from fedkin.commands.federation_options import LOCAL_HOSTS, DaysOption, HostOption
-from fedkin.commands.output import JsonOption, print_json, results
+from fedkin.commands.federation_data import (
+    ImageRequest,
+    Prepared,
+    prepare_images,
+    prepare_tables,
+)
+from fedkin.commands.federation_options import (
+    LOCAL_HOSTS,
+    CategoricalOption,
+    DaysOption,
+    DropOption,
+    HostOption,
+    LabelOption,
+    MissingOption,
+    PositiveOption,
+    TaskOption,
+    table_settings,
+)
+from fedkin.commands.fit import TaskName
+from fedkin.commands.fit_tables import TableRequest
+from fedkin.commands.output import JsonOption, notes, print_json, results
+from fedkin.commands.table_options import (
+    ColumnsOption,
+    NoHeaderOption,
+    SeparatorOption,
+    missing_codes,
+    name_list,
+    table_format,
+)
 from fedkin.errors import InputError
 from fedkin.federation.flower import certificates
 from fedkin.federation.flower.certificates import require_flower
@@ -20,6 +47,7 @@ from fedkin.federation.flower.layout import (
 )
 
 IMAGES_PANEL = "Nodes that draw images"
+TABLES_PANEL = "The centre of nodes with tables"
 
 
 class TargetName(StrEnum):
@@ -40,6 +68,27 @@ def init(
             "other machines.",
         ),
     ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE",
+            help="Instead of --nodes: a node's CSV or Parquet file; once for each node.",
+        ),
+    ] = None,
+    host: HostOption = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Where the SuperLink listens; 0.0.0.0 for other machines too."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="The SuperLink's port; default: a free one."),
+    ] = None,
+    days: DaysOption = certificates.SERVER_DAYS,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same data.")] = 0,
+    json: JsonOption = False,
     dataset: Annotated[
         str, typer.Option(help="The data set that is drawn from.", rich_help_panel=IMAGES_PANEL)
     ] = "digits",
@@ -53,39 +102,120 @@ def init(
         TargetName,
         typer.Option(help="Whose data the owner's are like.", rich_help_panel=IMAGES_PANEL),
     ] = TargetName.minority,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same data.")] = 0,
-    host: HostOption = None,
-    listen: Annotated[
-        str,
+    validation: Annotated[
+        Path | None,
         typer.Option(
-            metavar="ADDRESS", help="Where the SuperLink listens; 0.0.0.0 for other machines too."
+            metavar="FILE",
+            help="The centre's own data: what the weights are judged by.",
+            rich_help_panel=TABLES_PANEL,
         ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="The SuperLink's port; default: a free one."),
     ] = None,
-    days: DaysOption = certificates.SERVER_DAYS,
-    json: JsonOption = False,
+    test: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Data to measure the final model on.",
+            rich_help_panel=TABLES_PANEL,
+        ),
+    ] = None,
+    target_node: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Instead of --validation: hold out rows of this node for the centre.",
+            rich_help_panel=TABLES_PANEL,
+        ),
+    ] = None,
+    validation_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of its rows to hold out, 0.3 if not given.", rich_help_panel=TABLES_PANEL
+        ),
+    ] = None,
+    test_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of its rows to hold out for test as well.", rich_help_panel=TABLES_PANEL
+        ),
+    ] = None,
+    label: LabelOption = None,
+    task: TaskOption = TaskName.classification,
+    positive: PositiveOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
+    missing: MissingOption = None,
+    columns: ColumnsOption = None,
+    no_header: NoHeaderOption = False,
+    separator: SeparatorOption = ",",
 ) -> None:
     """Make a certificate authority, the server's certificate, a key pair a node, and configurations.
 
-    Example: fedkin federation init trial --nodes 4
+    Examples: fedkin federation init trial --nodes 4
+
+    fedkin federation init trial --node a.csv --node b.csv --validation own.csv --label outcome
     """
     require_flower()
     layout = Layout(directory)
     _check_empty(layout)
-    if nodes is None:
-        raise InputError("say how many nodes: --nodes 4")
-    if nodes == 1:
-        raise InputError("one node alone is no federation: give --nodes 2 or more")
-    prepared = CentreAndNodes({}, ())
-    make = certificates.make_private_directory
-    if nodes:
-        prepared = draw_images(layout, dataset, setting, target.value, seed, nodes)
-    make(layout.directory)
-    certificates.make_authority(layout.authority, layout.authority_key)
+    if (nodes is None) == (not node):
+        raise InputError("say what nodes there are: --nodes 4, or --node FILE for each of them")
+    if node:
+        if label is None:
+            raise InputError("--label is missing: the column to predict")
+        request = TableRequest(
+            nodes=tuple(node),
+            validation=validation,
+            test=test,
+            target_node=target_node,
+            validation_fraction=validation_fraction,
+            test_fraction=test_fraction,
+            label=label,
+            task=task.value,
+            positive=positive,
+            categorical=name_list(categorical),
+            missing_codes=missing_codes(missing),
+            table_format=table_format(columns, no_header, separator, drop),
+            seed=seed,
+        )
+        options = table_settings(
+            label, task, positive, categorical, drop, missing, columns, no_header, separator
+        )
+
+        def prepare() -> Prepared:
+            return prepare_tables(layout, request, options)
+    else:
+        _refuse_table_options(label, validation, test, target_node)
+
+        def prepare() -> Prepared:
+            if not nodes:
+                return Prepared({}, {}, ())
+            return prepare_images(ImageRequest(dataset, setting, target.value, seed, nodes))
+
     hosts = tuple(dict.fromkeys([*(host or ()), *LOCAL_HOSTS]))
+    try:
+        prepared = prepare()
+        _write(layout, prepared, hosts, days, ServerEntry(listen=listen, port=port))
+    except BaseException:
+        shutil.rmtree(layout.directory, ignore_errors=True)  # it was not there, or empty
+        raise
+    _print_made(layout, hosts, prepared, json)
+
+
+def _refuse_table_options(label: object, *judges: object) -> None:
+    given = (
+        ("--label", label),
+        *zip(("--validation", "--test", "--target-node"), judges, strict=True),
+    )
+    for option, value in given:
+        if value is not None:
+            raise InputError(f"{option} is of tables: give them with --node FILE, not --nodes")
+
+
+def _write(
+    layout: Layout, prepared: Prepared, hosts: tuple[str, ...], days: int, server: ServerEntry
+) -> None:
+    certificates.make_private_directory(layout.directory)
+    certificates.make_authority(layout.authority, layout.authority_key)
     certificates.make_server_certificate(
         layout.authority,
         layout.authority_key,
@@ -99,12 +229,12 @@ def init(
     layout.write(
         FederationFile(
             id=new_identity(),
-            superlink=ServerEntry(listen=listen, port=port),
+            superlink=server,
+            data=prepared.data,
             centre=prepared.centre,
             node=prepared.nodes,
         )
     )
-    _print_made(layout, hosts, prepared, json)
 
 
 def _check_empty(layout: Layout) -> None:
@@ -116,10 +246,10 @@ def _check_empty(layout: Layout) -> None:
         )
 
 
-def _print_made(
-    layout: Layout, hosts: tuple[str, ...], prepared: CentreAndNodes, json: bool
-) -> None:
+def _print_made(layout: Layout, hosts: tuple[str, ...], prepared: Prepared, json: bool) -> None:
     names = [node.name for node in prepared.nodes]
+    for note in prepared.notes:
+        notes.print(f"note: {note}", markup=False, soft_wrap=True)
     if json:
         print_json(
             {

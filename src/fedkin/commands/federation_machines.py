@@ -9,16 +9,37 @@ import typer
 
 from fedkin.commands.federation_options import (
     LOCAL_HOSTS,
+    CategoricalOption,
     DaysOption,
     DirectoryArgument,
+    DropOption,
     HostOption,
+    MissingOption,
+    PositiveOption,
+    TaskOption,
+    table_settings,
 )
+from fedkin.commands.fit import TaskName
 from fedkin.commands.output import JsonOption, notes, print_json, results
+from fedkin.commands.table_options import ColumnsOption, NoHeaderOption, SeparatorOption
 from fedkin.errors import InputError
 from fedkin.federation.flower import certificates, processes, trial
 from fedkin.federation.flower.certificates import require_flower
-from fedkin.federation.flower.launch import Server, superlink_command
-from fedkin.federation.flower.layout import SUPERLINK, Layout, Running, check_name
+from fedkin.federation.flower.launch import (
+    Node,
+    Server,
+    check_address,
+    superlink_command,
+    supernode_command,
+)
+from fedkin.federation.flower.layout import (
+    SUPERLINK,
+    Layout,
+    Option,
+    Running,
+    check_name,
+    write_configuration,
+)
 
 DEFAULT_PORT = 8000
 RENEW_DAYS = 30
@@ -82,6 +103,137 @@ def superlink(
     layout.write_running(Running(ports={SUPERLINK: chosen}, insecure=insecure))
     notes.print(f"SuperLink at {address}:{chosen}, database {layout.database}", soft_wrap=True)
     become(superlink_command(server), processes.environment(layout, federation.id, SUPERLINK))
+
+
+def node(
+    superlink: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the federation's SuperLink listens.")
+    ],
+    data: Annotated[
+        Path, typer.Option(metavar="FILE", help="Your table, CSV or Parquet; it stays here.")
+    ],
+    label: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")],
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The authority's certificate, ca.pem, from the SuperLink's owner."
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Your private key, made by fedkin federation key."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="What results call you; by default the file's name without its ending."),
+    ] = None,
+    minimum_points: Annotated[
+        int, typer.Option(min=1, help="Take part only with at least so many rows.")
+    ] = 10,
+    allow: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C", help="Answer these requests only; by default all (docs/federation.md)."
+        ),
+    ] = None,
+    state: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="For the node's own files: compiled code, what it remembers."
+        ),
+    ] = Path("fedkin-node"),
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="For the node's own processes, on this machine only; default: a free one.",
+        ),
+    ] = None,
+    insecure: InsecureOption = False,
+    task: TaskOption = TaskName.classification,
+    positive: PositiveOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
+    missing: MissingOption = None,
+    columns: ColumnsOption = None,
+    no_header: NoHeaderOption = False,
+    separator: SeparatorOption = ",",
+) -> None:
+    """Take part in a federation with your own table, in the foreground; end it with Ctrl-C.
+
+    Example: fedkin federation node --superlink link.example.org:8000 --ca ca.pem --key node.key
+    --data my.csv --label outcome
+    """
+    require_flower()
+    address = check_address(superlink, "--superlink")
+    name = name or data.stem
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise InputError(f"{error} (--name)") from error
+    authority, private = _credentials(ca, key, insecure)
+    settings = table_settings(
+        label, task, positive, categorical, drop, missing, columns, no_header, separator
+    )
+    settings |= {
+        "name": name,
+        "data": str(data.absolute()),
+        "minimum-points": minimum_points,
+        "state": str(state.absolute() / "memory"),
+    }
+    if allow is not None:
+        settings["allow"] = allow
+    _introduce(settings)
+    if port is not None and processes.port_is_taken("127.0.0.1", port):
+        raise InputError(f"port {port} is in use by another program: choose another --port")
+    configuration = state.absolute() / "node.toml"
+    write_configuration(configuration, settings)
+    if insecure:
+        warn_insecure()
+    command = supernode_command(
+        Node(address, port or processes.free_ports(1)[0], configuration, authority, private)
+    )
+    home = {"FLWR_HOME": str(state.absolute() / "flower")}
+    become(command, processes.quiet_environment() | home)
+
+
+def _credentials(
+    ca: Path | None, key: Path | None, insecure: bool
+) -> tuple[Path | None, Path | None]:
+    """Return the authority's certificate and the node's key, which only --insecure does without."""
+    if insecure:
+        if ca is not None or key is not None:
+            raise InputError("--insecure uses neither --ca nor --key: leave it out to be secure")
+        return None, None
+    if ca is None:
+        raise InputError(
+            "--ca is missing: the ca.pem of the SuperLink's owner, to know the server by"
+        )
+    if key is None:
+        raise InputError("--key is missing: your private key; make one with fedkin federation key")
+    certificates.describe(ca)
+    certificates.check_private_key(key)
+    return ca.absolute(), key.absolute()
+
+
+def _introduce(configuration: dict[str, Option]) -> None:
+    """Read the table as messages will have it read, so that its owner sees what is wrong with it."""
+    from fedkin.federation.flower.node_data import read_own_table
+    from fedkin.federation.flower.node_settings import node_settings
+
+    settings = node_settings(configuration)
+    table = read_own_table(settings)
+    if table.rows < settings.minimum_points:
+        raise InputError(
+            f"{settings.data} has {table.rows} rows with a label, but --minimum-points is "
+            f"{settings.minimum_points}: the node would refuse to take part"
+        )
+    notes.print(
+        f"node {settings.name}: {table.rows} rows with a label, {len(table.columns) - 1} columns",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def warn_insecure() -> None:

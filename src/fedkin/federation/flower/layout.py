@@ -39,21 +39,26 @@ class ServerEntry(Strict):
     port: int | None = Field(default=None, ge=1, le=65535)
 
 
-class NodeEntry(Strict):
-    """A node that `up` starts on this machine."""
+class NodeEntry(BaseModel):
+    """A node that `up` starts on this machine; further keys are settings of the node."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
     data: str
-    """The file with the node's own data."""
+    """The table with the node's own data; or `digits` and so on, images drawn for a trial."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """Where its own processes talk to each other, on this machine only."""
-    options: dict[str, Option] = {}
-    """How the file is to be read, and what the node allows: keys of the node's configuration."""
 
     @field_validator("name")
     @classmethod
     def _is_name(cls, name: str) -> str:
         return check_name(name)
+
+    @property
+    def further(self) -> dict[str, Option]:
+        """The settings of this node alone."""
+        return dict(self.model_extra or {})
 
 
 class FederationFile(Strict):
@@ -63,8 +68,10 @@ class FederationFile(Strict):
     id: str = Field(pattern=r"[0-9a-f]{16}")
     """Marks the processes of this federation, so that `down` finds every one of them."""
     superlink: ServerEntry = ServerEntry()
-    centre: dict[str, Option] = {}
-    """What the centre brings to a study: its own data, and how tables are read."""
+    data: dict[str, Option] = {}
+    """How data are read: settings of all nodes, and of the centre."""
+    centre: dict[str, str] = {}
+    """The centre's own data: `validation` and `test`."""
     node: tuple[NodeEntry, ...] = ()
 
     @field_validator("node")
@@ -121,6 +128,10 @@ class Layout:
     def path(self, written: str) -> Path:
         """Return a path of `federation.toml`, which is relative to it."""
         return Path(os.path.normpath(self.directory / Path(written).expanduser()))
+
+    def data(self, written: str) -> str:
+        """Return where data lie: a path, or the name of a data set, which has no ending."""
+        return str(self.path(written)) if Path(written).suffix else written
 
     def read(self) -> FederationFile:
         """Read `federation.toml`."""
@@ -192,13 +203,14 @@ def to_toml(content: FederationFile) -> str:
     lines = [HEADER, f"format = {content.format}", f"id = {_value(content.id)}", "", "[superlink]"]
     lines += [f"listen = {_value(server.listen)}"]
     lines += _table({} if server.port is None else {"port": server.port})
+    if content.data:
+        lines += ["", "[data]  # of all nodes and of the centre", *_table(content.data)]
     if content.centre:
         lines += ["", "[centre]", *_table(content.centre)]
     for node in content.node:
         lines += ["", "[[node]]", f"name = {_value(node.name)}", f"data = {_value(node.data)}"]
         lines += _table({} if node.port is None else {"port": node.port})
-        if node.options:
-            lines += ["[node.options]", *_table(node.options)]
+        lines += _table(node.further)
     return "\n".join(lines) + "\n"
 
 

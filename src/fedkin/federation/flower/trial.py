@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedkin.errors import InputError
@@ -14,6 +15,7 @@ from fedkin.federation.flower.layout import (
     FederationFile,
     Layout,
     NodeEntry,
+    Option,
     Running,
     write_configuration,
 )
@@ -113,10 +115,9 @@ def _check_files(layout: Layout, federation: FederationFile) -> None:
             raise InputError(f"{path} is missing: make it anew with fedkin federation renew")
     for node in federation.node:
         certificates.check_private_key(layout.node_key(node.name))
-        if not layout.path(node.data).is_file():
-            raise InputError(
-                f"{layout.file}: the data of node '{node.name}' are not at {layout.path(node.data)}"
-            )
+        data = layout.data(node.data)
+        if data != node.data and not Path(data).is_file():
+            raise InputError(f"{layout.file}: the data of node '{node.name}' are not at {data}")
 
 
 def _choose_ports(federation: FederationFile) -> dict[str, int]:
@@ -152,7 +153,7 @@ def _start(layout: Layout, federation: FederationFile, ports: dict[str, int], te
         register(layout, federation, link)
         for node in federation.node:
             tell(f"starting node {node.name}")
-            command = supernode_command(_node(layout, node, ports))
+            command = supernode_command(_node(layout, federation, node, ports))
             started[node.name] = _launch(layout, federation, node.name, command)
         names = {node.name for node in federation.node}
         _wait(
@@ -171,10 +172,16 @@ def _launch(
     return processes.start(command, variables, layout.log(name))
 
 
-def _node(layout: Layout, node: NodeEntry, ports: dict[str, int]) -> Node:
+def _node(
+    layout: Layout, federation: FederationFile, node: NodeEntry, ports: dict[str, int]
+) -> Node:
     configuration = layout.node(node.name) / "node.toml"
-    told = {"name": node.name, "data": str(layout.path(node.data))}
-    write_configuration(configuration, node.options | told)
+    own: dict[str, Option] = {
+        "name": node.name,
+        "data": layout.data(node.data),
+        "state": str(layout.node(node.name) / "state"),
+    }
+    write_configuration(configuration, federation.data | node.further | own)
     return Node(
         f"127.0.0.1:{ports[SUPERLINK]}",
         ports[node.name],
