@@ -1,7 +1,8 @@
 """What the owner of a SuperLink tells it: which nodes may come, and what to run."""
 
+import hashlib
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedkin.errors import InputError
 from fedkin.federation.flower.certificates import read_public_key
+from fedkin.federation.flower.layout import Option
 
 if TYPE_CHECKING:
     from flwr.supercore.control import ControlHttpClient
@@ -25,6 +27,16 @@ class RegisteredNode:
     status: str
     """`registered` before it first came, then `online` or `offline`."""
     public_key: bytes
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How the program of a study is doing."""
+
+    ended: bool
+    outcome: str
+    """`completed`, `failed` or `stopped`, once it has ended."""
+    details: str
 
 
 class Control:
@@ -57,6 +69,37 @@ class Control:
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
         self._ask(lambda: self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id)))
+
+    def start_run(self, application: Path, configuration: Mapping[str, Option]) -> int:
+        """Start the program of a study; return its number."""
+        from flwr.cli.build import build_fab_from_disk
+        from flwr.common.serde import fab_to_proto, user_config_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        content = build_fab_from_disk(application)
+        bundle = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        request = StartRunRequest(
+            fab=fab_to_proto(bundle), override_config=user_config_to_proto(dict(configuration))
+        )
+        answer = self._ask(lambda: self._client.StartRun(request))
+        if not answer.HasField("run_id"):
+            raise InputError(f"the SuperLink at {self._address} has not started the study")
+        return answer.run_id
+
+    def run_state(self, run_id: int) -> "RunState":
+        """Tell how the program of a study is doing."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        answer = self._ask(lambda: self._client.ListRuns(ListRunsRequest(run_id=run_id)))
+        status = answer.run_dict[run_id].status
+        return RunState(status.status == "finished", status.sub_status, status.details)
+
+    def stop_run(self, run_id: int) -> None:
+        """End the program of a study."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self._ask(lambda: self._client.StopRun(StopRunRequest(run_id=run_id)))
 
     def _ask(self, question: Callable[[], Answer]) -> Answer:
         import httpx

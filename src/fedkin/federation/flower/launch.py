@@ -50,7 +50,9 @@ def supernode_command(node: Node) -> list[str]:
     """Return the command that runs a SuperNode."""
     command = [sys.executable, "-m", "fedkin.federation.flower.supernode"]
     command += ["--superlink", node.superlink, "--host", "127.0.0.1", "--port", str(node.port)]
-    command += ["--node-config", str(node.configuration)]
+    command += ["--node-config", str(node.configuration), "--isolation", "process"]
+    secret = node.configuration.with_name("worker.secret")
+    command += ["--superexec-auth-secret-file", str(secret)]
     if node.authority is None:
         return [*command, "--insecure"]
     command += ["--root-certificates", str(node.authority)]

@@ -1,20 +1,37 @@
-"""Flower's SuperNode, more attentive: `python -m fedkin.federation.flower.supernode`, its own options.
+"""Flower's SuperNode with fedkin's own worker: `python -m fedkin.federation.flower.supernode`, its options.
 
-A SuperNode that finds no message sleeps for three seconds. While a study runs that would be paid by
-every synchronization, so here it asks again soon, and less often when nothing has come for a while.
+Two things are other than in `flower-supernode`. The work is done by `worker.py`, which runs fedkin's own
+code and nothing that the SuperLink sends along; it is started here, again if it ends, and it is
+known by a secret that is new at each start. And a SuperNode that finds no message sleeps for three
+seconds, which every synchronization would pay: here it asks again soon, and less often when nothing has
+come for a while.
 """
 
+import argparse
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
-ATTENTIVE_SECONDS = 0.3
+ATTENTIVE_SECONDS = 0.2
 """How long to wait for the next question while a study runs."""
 CALM_SECONDS = 3.0
 """The same when nothing has come for `CALM_AFTER_SECONDS`."""
 CALM_AFTER_SECONDS = 120.0
+RESTART_SECONDS = 2.0
+"""How long to wait before a worker that has ended is started again."""
+
+SECRET_BYTES = 32
+
+logger = logging.getLogger("fedkin.node")
 
 Received = TypeVar("Received")
 
@@ -38,9 +55,35 @@ def attentively(
     return wait
 
 
+def write_secret(path: Path) -> None:
+    """Write a new secret that only this user can read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(SECRET_BYTES))
+
+
+def keep_working(command: list[str]) -> NoReturn:
+    """Start the worker, and start it again whenever it ends."""
+    while True:
+        status = subprocess.run(command, check=False).returncode
+        logger.warning("the worker has ended with status %s and is started again", status)
+        time.sleep(RESTART_SECONDS)
+
+
 def main() -> None:
-    """Run `flower-supernode` over a connection that waits for messages."""
+    """Run `flower-supernode` over a connection that waits for messages, with a worker beside it."""
     from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--port", required=True)
+    parser.add_argument("--superexec-auth-secret-file", type=Path, required=True)
+    own, _ = parser.parse_known_args()
+    write_secret(own.superexec_auth_secret_file)
+    worker = [sys.executable, "-m", "fedkin.federation.flower.worker"]
+    worker += ["--runtime-api-address", f"127.0.0.1:{own.port}"]
+    worker += ["--secret-file", str(own.superexec_auth_secret_file)]
+    worker += ["--parent-pid", str(os.getpid())]
+    threading.Thread(target=keep_working, args=(worker,), daemon=True).start()
 
     # Flower offers no option for it, so its connection is wrapped: pyproject.toml holds its version.
     supernode: Any = import_module("flwr.supernode.start_client_internal")
