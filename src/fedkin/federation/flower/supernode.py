@@ -26,8 +26,8 @@ ATTENTIVE_SECONDS = 0.2
 CALM_SECONDS = 3.0
 """The same when nothing has come for `CALM_AFTER_SECONDS`."""
 CALM_AFTER_SECONDS = 120.0
-RESTART_SECONDS = 2.0
-"""How long to wait before a worker that has ended is started again."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before a worker that has ended is started again; each time twice as long."""
 
 SECRET_BYTES = 32
 
@@ -63,11 +63,16 @@ def write_secret(path: Path) -> None:
 
 
 def keep_working(command: list[str]) -> NoReturn:
-    """Start the worker, and start it again whenever it ends."""
+    """Start the worker, and start it again whenever it ends: soon once, later if it ends at once."""
+    pause = FIRST_PAUSE
     while True:
+        begin = time.monotonic()
         status = subprocess.run(command, check=False).returncode
-        logger.warning("the worker has ended with status %s and is started again", status)
-        time.sleep(RESTART_SECONDS)
+        if time.monotonic() - begin > LONGEST_PAUSE:
+            pause = FIRST_PAUSE
+        logger.warning("the worker has ended with status %s: again in %g s", status, pause)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def main() -> None:
