@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.commands import federation_init, federation_machines
+from fedkin.commands import federation_init, federation_machines, federation_run
 from fedkin.commands.federation_options import DirectoryArgument
 from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.errors import InputError
@@ -41,6 +41,9 @@ def up(directory: DirectoryArgument, json: JsonOption = False) -> None:
     seconds = time.monotonic() - begin
     results.print(f"up in {seconds:.0f} s; logs in {layout.logs}", markup=False, soft_wrap=True)
     results.print(f"stop it with: fedkin federation down {directory}", markup=False, soft_wrap=True)
+
+
+app.command(rich_help_panel=TRIAL)(federation_run.run)
 
 
 @app.command(rich_help_panel=TRIAL)

@@ -32,10 +32,9 @@ from fedkin.commands.table_options import (
     ColumnsOption,
     NoHeaderOption,
     SeparatorOption,
-    missing_codes,
-    name_list,
     table_format,
 )
+from fedkin.data.lists import missing_codes, name_list
 from fedkin.errors import InputError
 from fedkin.federation.flower import certificates
 from fedkin.federation.flower.certificates import require_flower

@@ -13,7 +13,8 @@ class Server:
 
     listen: str
     port: int
-    database: Path
+    database: Path | None
+    """What is to be remembered over a restart; None: nothing, which is faster."""
     certificate: Path | None
     """None: without TLS and without authentication of nodes; has to be asked for."""
     key: Path | None = None
@@ -37,9 +38,11 @@ class Node:
 
 def superlink_command(server: Server) -> list[str]:
     """Return the command that runs a SuperLink."""
-    command = [sys.executable, "-m", "fedkin.federation.flower.superlink"]
+    command = _script("superlink.py")
     command += ["--host", server.listen, "--port", str(server.port)]
-    command += ["--database", str(server.database), "--disable-runtime-dependency-installation"]
+    command += ["--disable-runtime-dependency-installation"]
+    if server.database is not None:
+        command += ["--database", str(server.database)]
     if server.certificate is None:
         return [*command, "--insecure"]
     command += ["--ssl-certfile", str(server.certificate), "--ssl-keyfile", str(server.key)]
@@ -48,7 +51,7 @@ def superlink_command(server: Server) -> list[str]:
 
 def supernode_command(node: Node) -> list[str]:
     """Return the command that runs a SuperNode."""
-    command = [sys.executable, "-m", "fedkin.federation.flower.supernode"]
+    command = _script("supernode.py")
     command += ["--superlink", node.superlink, "--host", "127.0.0.1", "--port", str(node.port)]
     command += ["--node-config", str(node.configuration), "--isolation", "process"]
     secret = node.configuration.with_name("worker.secret")
@@ -57,6 +60,11 @@ def supernode_command(node: Node) -> list[str]:
         return [*command, "--insecure"]
     command += ["--root-certificates", str(node.authority)]
     return [*command, "--auth-supernode-private-key", str(node.key)]
+
+
+def _script(name: str) -> list[str]:
+    """Run a file of this folder without importing fedkin, and JAX with it: it does not compute."""
+    return [sys.executable, "-P", str(Path(__file__).with_name(name))]
 
 
 def check_address(written: str, option: str) -> str:

@@ -1,4 +1,4 @@
-"""Flower's SuperLink behind a gate: `python -m fedkin.federation.flower.superlink`, its own options.
+"""Flower's SuperLink behind a gate: a program with the options of `flower-superlink`.
 
 One port of the SuperLink serves three interfaces: nodes fetch and answer messages at `/v1/fleet/`,
 with a signature by their key; `/v1/control/` starts runs and registers nodes, and `/v1/runtime/` is for

@@ -1,4 +1,4 @@
-"""Flower's SuperNode with fedkin's own worker: `python -m fedkin.federation.flower.supernode`, its options.
+"""Flower's SuperNode with fedkin's own worker: a program with the options of `flower-supernode`.
 
 Two things are other than in `flower-supernode`. The work is done by `worker.py`, which runs fedkin's own
 code and nothing that the SuperLink sends along; it is started here, again if it ends, and it is
@@ -30,6 +30,12 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a worker that has ended is started again; each time twice as long."""
 
 SECRET_BYTES = 32
+
+REFUSED = (
+    "the SuperLink does not take this node: is its public key registered there, and is ca.pem the "
+    "SuperLink's own? After a crash, or while another process uses the same key, it takes a node again "
+    "when it has not heard from it for a minute."
+)
 
 logger = logging.getLogger("fedkin.node")
 
@@ -94,13 +100,22 @@ def main() -> None:
     supernode: Any = import_module("flwr.supernode.start_client_internal")
     connect = supernode.http_request_response
 
+    connected = False
+
     @contextmanager
     def connect_attentively(*arguments: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
+        nonlocal connected
         with connect(*arguments, **options) as (node, receive, *others):
+            connected = True
             yield (node, attentively(receive), *others)
 
     supernode.http_request_response = connect_attentively
-    flower_supernode()
+    try:
+        flower_supernode()
+    except SystemExit as ended:
+        if ended.code and not connected:
+            logger.error(REFUSED)
+        raise
 
 
 if __name__ == "__main__":

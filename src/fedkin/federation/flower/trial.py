@@ -140,7 +140,7 @@ def _start(layout: Layout, federation: FederationFile, ports: dict[str, int], te
     server = Server(
         federation.superlink.listen,
         ports[SUPERLINK],
-        layout.database,
+        None,
         layout.server_certificate,
         layout.server_key,
         layout.authority,
@@ -150,8 +150,8 @@ def _start(layout: Layout, federation: FederationFile, ports: dict[str, int], te
     started = {SUPERLINK: superlink}
     with connect(layout) as link:
         _wait(layout, started, lambda: _answers(link), "the SuperLink does not answer")
-        register(layout, federation, link)
         for node in federation.node:
+            link.register(node.name, certificates.public_key_path(layout.node_key(node.name)))
             tell(f"starting node {node.name}")
             command = supernode_command(_node(layout, federation, node, ports))
             started[node.name] = _launch(layout, federation, node.name, command)
@@ -189,17 +189,6 @@ def _node(
         layout.authority,
         layout.node_key(node.name),
     )
-
-
-def register(layout: Layout, federation: FederationFile, link: control.Control) -> None:
-    """Let the nodes of the file take part, and no others."""
-    known = {node.public_key: node for node in link.nodes()}
-    for node in federation.node:
-        public = certificates.public_key_path(layout.node_key(node.name))
-        if known.pop(certificates.read_public_key(public), None) is None:
-            link.register(node.name, public)
-    for stranger in known.values():
-        link.unregister(stranger.node_id)
 
 
 def _answers(link: control.Control) -> bool:
