@@ -181,7 +181,10 @@ def _do_task(
 
 
 _OWN: dict[str, SimulatedFederation] = {}
-"""The node's prepared data, for the requests of one run that one process answers."""
+"""The node's prepared data, for the many requests of a run that one process answers."""
+
+MOST_RUNS = 4
+"""Runs whose prepared data a process holds at a time."""
 
 
 def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> SimulatedFederation:
@@ -200,7 +203,8 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             None if joined["l2"] < 0 else joined["l2"],
         )
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
-        _OWN.clear()
+        while len(_OWN) >= MOST_RUNS:
+            del _OWN[next(iter(_OWN))]
         _OWN[known] = SimulatedFederation(
             Objective.create(model, jnp.asarray(prepared[:2])),
             [(prepared, points.labels)],
