@@ -3,6 +3,7 @@
 import logging
 import tomllib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,33 +86,39 @@ def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
 
 def carry_out_job(job: StudyJob, post: Post, out: Path, *, resume: bool) -> None:
     """Do what the job says, on the nodes behind the post."""
-    wanted = job.federation.nodes
-    first = job.study.runs()[0]
-    wanted = wanted or first.minority_nodes + first.majority_nodes
-    nodes = {node.name: node for node in describe_nodes(post, wanted, patience=job.federation.wait)}
-    logger.info("nodes: %s", ", ".join(nodes))
-
-    def engine(config: RunConfig, data: FederatedData, objective: Objective) -> FlowerFederation:
-        return FlowerFederation(
-            post,
-            objective,
-            _in_order(nodes, data.names),
-            RunDescription(
-                run=config.directory,
-                seed=config.seed,
-                batch_size=config.batch_size,
-                model=config.model,
-                task="classification",
-                classes=len(data.classes),
-            ),
-        )
-
-    outcome = carry_out(job.study, out, resume=resume, jobs=1, display=LogDisplay(), engine=engine)
+    outcome = carry_out(
+        job.study,
+        out,
+        resume=resume,
+        jobs=1,
+        display=LogDisplay(),
+        engine=partial(flower_engine, post, wait=job.federation.wait),
+    )
     if outcome.failed:
         raise FedkinError(
             f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
             f"first: {next(iter(outcome.failed.values()))}"
         )
+
+
+def flower_engine(
+    post: Post, config: RunConfig, data: FederatedData, objective: Objective, *, wait: float
+) -> FlowerFederation:
+    """Let the nodes that are called as the study calls them do a run."""
+    nodes = {node.name: node for node in describe_nodes(post, len(data.names), wait)}
+    return FlowerFederation(
+        post,
+        objective,
+        _in_order(nodes, data.names),
+        RunDescription(
+            run=config.directory,
+            seed=config.seed,
+            batch_size=config.batch_size,
+            model=config.model,
+            task="classification",
+            classes=len(data.classes),
+        ),
+    )
 
 
 def _in_order(nodes: dict[str, Description], names: tuple[str, ...]) -> list[Description]:

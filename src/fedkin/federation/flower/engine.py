@@ -226,7 +226,8 @@ class FlowerFederation(AttendedFederation):
     def import_state(self, state: Mapping[str, Any]) -> None:
         """Go on counting series where `export_state` was."""
         numbers = np.asarray(state["series"]).astype(int).tolist()
-        self._begun, self._series = numbers[0], dict(zip(SLOTS, numbers[1:], strict=True))
+        self._begun = numbers[0]
+        self._series |= zip(SLOTS, numbers[1:], strict=True)
 
     def _request(
         self,

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Context, Error, Message
+from pydantic import ValidationError
 
 from fedkin.compilation import keep_compiled_code
 from fedkin.data.preprocessing import Preprocessing
@@ -181,16 +182,17 @@ def _do_task(
 
 
 _OWN: dict[str, SimulatedFederation] = {}
-"""The node's prepared data, for the requests of one run that one process answers."""
+"""The node's prepared data, for the many requests of a run that one process answers."""
+
+MOST_RUNS = 4
+"""Runs whose prepared data a process holds at a time."""
 
 
 def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> SimulatedFederation:
     """Return this node as a federation of one, with the number that it has among all nodes."""
     known = json.dumps([settings.model_dump(mode="json"), joined], sort_keys=True)
     if known not in _OWN:
-        text = str(joined["preprocessing"])
-        preprocessing = Preprocessing.model_validate_json(text) if text else None
-        points = node_data.own_points(settings, preprocessing)
+        points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
         _check_enough(settings, len(points.labels))
         model = named_model(
             joined["model"],
@@ -200,7 +202,8 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             None if joined["l2"] < 0 else joined["l2"],
         )
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
-        _OWN.clear()
+        while len(_OWN) >= MOST_RUNS:
+            del _OWN[next(iter(_OWN))]
         _OWN[known] = SimulatedFederation(
             Objective.create(model, jnp.asarray(prepared[:2])),
             [(prepared, points.labels)],
@@ -210,6 +213,15 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             first_number=joined["number"],
         )
     return _OWN[known]
+
+
+def _preprocessing(text: str) -> Preprocessing | None:
+    if not text:
+        return None
+    try:
+        return Preprocessing.model_validate_json(text)
+    except ValidationError:
+        raise RefusedError(Refusal.INVALID, "preprocessing cannot be read") from None
 
 
 def _check_enough(settings: NodeSettings, points: int) -> None:
