@@ -1,14 +1,18 @@
-"""`fedkin federation run`: a study on real nodes, with the end that every study has."""
+"""`fedkin federation run`: a study on real nodes, or learning from their tables."""
 
+import json as json_module
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
+import pandas as pd
 import typer
 
+from fedkin.commands import fit, result_directory
 from fedkin.commands.federation_options import DirectoryArgument
-from fedkin.commands.output import JsonOption, notes
+from fedkin.commands.output import JsonOption, notes, print_json
 from fedkin.commands.study import ResumeOption, show_outcome
 from fedkin.commands.study_display import StudyDisplay
 from fedkin.commands.study_watch import StudyWatch
@@ -17,74 +21,138 @@ from fedkin.experiments.store import Store
 from fedkin.federation.flower import app_directory, control, processes, trial
 from fedkin.federation.flower.certificates import make_private_directory, require_flower
 from fedkin.federation.flower.layout import SUPERLINK, FederationFile, Layout
+from fedkin.result import load
 
-POLL_SECONDS = 2.0
+POLL_SECONDS = 1.0
+
+Job: TypeAlias = dict[str, Any]
 
 
 def run(
     directory: DirectoryArgument,
     study: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
-            metavar="STUDY.toml", help="Methods, model, parameters and budget (docs/federation.md)."
+            metavar="[STUDY.toml]",
+            help="Methods, model, parameters and budget (docs/federation.md); or say it by options.",
         ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The directory for the results.")],
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The directory for the results.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="bilevel, fedavg, local, ditto or pfedme; a study may have several."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="logistic, mlp, cnn, or ridge.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="The largest number of outer steps.")
+    ] = None,
+    synchronizations: Annotated[
+        int | None, typer.Option(min=1, help="The budget of a run.")
+    ] = None,
     resume: ResumeOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Carry out a study on the nodes of a running federation, on the SuperLink's machine."""
-    require_flower()
-    from fedkin.jobs import load_job
+    """Carry out a study on the nodes of a running federation, on the SuperLink's machine.
 
+    Nodes with images: ends as fedkin run does. Nodes with tables: ends as fedkin fit does.
+    """
+    require_flower()
+    from fedkin.jobs.loading import load_job
+    from fedkin.jobs.study import StudyJob
+
+    if out is None:
+        raise InputError("--out is missing: the directory for the results")
     layout = Layout(directory)
     federation = layout.read()
+    options = {
+        "method": method if method is None or len(method) > 1 else method[0],
+        "model": model,
+        "steps": steps,
+        "synchronizations": synchronizations,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    path = write_job(layout, federation, study, given)
+    job = load_job(path)
     out = out.absolute()
-    job = write_job(layout, federation, study)
-    total = len(load_job(job).study.runs())
-    check_out(out, resume)
     with trial.connect(layout) as link:
-        _check_ready(layout, federation, link)
-        with StudyDisplay(notes) as display:
-            watch = StudyWatch(out, total, display)
-            follow(link, {"job": str(job), "out": str(out), "resume": resume}, layout, watch)
-            outcome = watch.outcome()
-    show_outcome(outcome, out, json)
+        check_ready(layout, federation, link)
+        configuration = {"job": str(path), "out": str(out), "resume": resume}
+        if isinstance(job, StudyJob):
+            check_study_out(out, resume)
+            with StudyDisplay(notes) as display:
+                watch = StudyWatch(out, len(job.study.runs()), display)
+                failure = follow(link, configuration, watch.look)
+                outcome = watch.outcome()
+            if failure is not None and not outcome.failed:
+                raise InputError(_with_log(failure, layout))
+            show_outcome(outcome, out, json)
+        else:
+            result_directory.check_writable(out, force=False)
+            with notes.status("learning from the nodes' tables …"):
+                failure = follow(link, configuration, lambda: None)
+            if failure is not None:
+                raise InputError(_with_log(failure, layout))
+            show_fit(out, json)
 
 
-def write_job(layout: Layout, federation: FederationFile, study: Path) -> Path:
-    """Write the study with what is known of the nodes' data, for the program at the centre."""
+def write_job(layout: Layout, federation: FederationFile, study: Path | None, options: Job) -> Path:
+    """Write a study with what is known of the data, for the program at the centre."""
     import tomli_w
 
+    content = {} if study is None else _read(study)
+    for name, value in options.items():
+        if name in content:
+            raise InputError(f"{name} is in {study} and among the options: say it once")
+        content[name] = value
+    if federation.centre:
+        content = _for_tables(layout, federation, content)
+    else:
+        content = _for_images(layout, federation, content)
+    path = layout.directory / "jobs" / (study.name if study is not None else "options.toml")
+    make_private_directory(path.parent)
+    path.write_text(tomli_w.dumps(content), encoding="utf-8")
+    return path
+
+
+def _read(study: Path) -> Job:
     try:
-        content = tomllib.loads(study.read_text(encoding="utf-8"))
+        return tomllib.loads(study.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"there is no file {study}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {study}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{study} is not valid TOML: {error}") from error
-    for name, value in _known(federation).items():
-        given = content.setdefault(name, value)
-        if given not in (value, [value]):
+
+
+def _for_tables(layout: Layout, federation: FederationFile, content: Job) -> Job:
+    """Add the centre's own tables, and how tables are read."""
+    if isinstance(content.get("method"), list):
+        raise InputError("nodes with tables learn by one method at a time: give one --method")
+    known: Job = dict(federation.data)
+    known |= {name: str(layout.path(path)) for name, path in federation.centre.items()}
+    waiting = {"nodes": len(federation.node)} if federation.node else {}
+    return {**known, **content, "federation": waiting | content.get("federation", {})}
+
+
+def _for_images(layout: Layout, federation: FederationFile, content: Job) -> Job:
+    """Add how the nodes' images were drawn; a study that says otherwise would judge other data."""
+    known: Job = {name.replace("-", "_"): value for name, value in federation.data.items()}
+    sources = {node.data for node in federation.node}
+    if len(sources) == 1:
+        known["dataset"] = sources.pop()
+    for name, value in known.items():
+        if content.get(name, value) not in (value, [value]):
             raise InputError(
-                f"{study}: {name} is {given}, but the nodes' data were drawn with {value} "
+                f"{name} is {content[name]} in the study, but the nodes' data were drawn with {value} "
                 f"({layout.file}): leave it out, or make a federation for it"
             )
-    job = layout.directory / "jobs" / study.name
-    make_private_directory(job.parent)
-    job.write_text(tomli_w.dumps(content), encoding="utf-8")
-    return job
+    return known | content
 
 
-def _known(federation: FederationFile) -> dict[str, Any]:
-    """Return what a study must say of the nodes' data, because they were drawn so."""
-    sources = {node.data for node in federation.node}
-    known: dict[str, Any] = {name.replace("-", "_"): value for name, value in federation.data.items()}
-    return known | ({"dataset": sources.pop()} if len(sources) == 1 else {})
-
-
-def check_out(out: Path, resume: bool) -> None:
+def check_study_out(out: Path, resume: bool) -> None:
     """Say here, and not in a log, that results cannot be written."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: give --out the name of a directory")
@@ -100,38 +168,67 @@ def check_out(out: Path, resume: bool) -> None:
         raise InputError(f"{out} holds other files: choose a new or empty directory")
 
 
-def _check_ready(layout: Layout, federation: FederationFile, link: control.Control) -> None:
-    """Refuse to begin without a SuperLink or with nodes missing."""
+def check_ready(layout: Layout, federation: FederationFile, link: control.Control) -> None:
+    """Refuse to begin without a SuperLink; say which nodes are missing."""
     if SUPERLINK not in processes.find(federation.id).values():
         raise InputError(
             f"{layout.directory} is down: start it with fedkin federation up {layout.directory}"
         )
     states = {node.name: node.status for node in link.nodes()}
-    absent = [node.name for node in federation.node if states.get(node.name) != "online"]
+    absent = [name for name, status in states.items() if status != "online"]
     if absent:
         notes.print(
-            f"note: not online: {', '.join(absent)}; they can still come (fedkin federation logs)",
+            f"note: not online: {', '.join(absent)}; they are waited for (fedkin federation logs)",
             markup=False,
             soft_wrap=True,
         )
 
 
-def follow(
-    link: control.Control, configuration: dict[str, Any], layout: Layout, watch: StudyWatch
-) -> None:
-    """Start the program at the centre and show what it does until its end."""
+def follow(link: control.Control, configuration: Job, look: Callable[[], None]) -> str | None:
+    """Start the program at the centre and wait for its end.
+
+    Returns:
+        Why it did not come to its end, or None.
+    """
     number = link.start_run(app_directory(), configuration)
     try:
-        while True:
-            state = link.run_state(number)
-            watch.look()
-            if state.ended:
-                break
+        while not (state := link.run_state(number)).ended:
+            look()
             time.sleep(POLL_SECONDS)
     except BaseException:
         link.stop_run(number)
         notes.print("the study is stopped: go on with it by --resume")
         raise
-    if state.outcome != "completed" and not watch.outcome().failed:
-        reason = " ".join(state.details.split()) or f"it was {state.outcome or 'lost'}"
-        raise InputError(f"the study has not come to its end: {reason} (see {layout.log(SUPERLINK)})")
+    if state.outcome == "completed":
+        return None
+    reason = " ".join(state.details.split()).removeprefix("ServerApp failed with exception: ")
+    return reason or f"the study was {state.outcome or 'lost'}"
+
+
+def _with_log(failure: str, layout: Layout) -> str:
+    return f"{failure} (the whole log: fedkin federation logs {layout.directory})"
+
+
+def show_fit(out: Path, json: bool) -> None:
+    """End as `fedkin fit` does, from what was written."""
+    from fedkin.commands.endings import print_path, write_report
+
+    result = load(out / result_directory.MODEL)
+    table = pd.read_csv(out / result_directory.WEIGHTS_TABLE)
+    rows = dict(zip(table.node.astype(str), table["rows"].astype(int).tolist(), strict=True))
+    metrics = json_module.loads((out / result_directory.METRICS).read_text(encoding="utf-8"))
+    _, page = write_report(out)
+    if json:
+        print_json(
+            {
+                "out": str(out),
+                "weights": fit.weights_of(result),
+                "rows": rows,
+                "metrics": metrics,
+                "stopped": result.stopped,
+                "report": str(page),
+            }
+        )
+        return
+    fit.print_result(result, rows, metrics, out)
+    print_path(page)
