@@ -25,8 +25,13 @@ class Answer:
 
 @pytest.fixture
 def fedkin(monkeypatch, capsys, tmp_path):
-    """Run `fedkin federation` in a directory of its own."""
+    """Run `fedkin federation` in a directory of its own; nothing is ever started here."""
     monkeypatch.chdir(tmp_path)
+
+    def start(command, variables, log):
+        raise AssertionError(f"this would start {command}")
+
+    monkeypatch.setattr(processes, "start", start)
 
     def run(*arguments) -> Answer:
         monkeypatch.setattr(sys, "argv", ["fedkin", "federation", *map(str, arguments)])
@@ -40,7 +45,7 @@ def fedkin(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def trial(fedkin, tmp_path):
-    """A federation of two nodes that draw digits; it is never started here."""
+    """A federation of two nodes that draw digits."""
     assert fedkin("init", "trial", "--nodes", 2).status == 0
     return tmp_path / "trial"
 

@@ -158,6 +158,8 @@ def init(
     _check_empty(layout)
     if (nodes is None) == (not node):
         raise InputError("say what nodes there are: --nodes 4, or --node FILE for each of them")
+    if nodes == 1 or (node and len(node) == 1):
+        raise InputError("one node alone is no federation: give two or more")
     if node:
         if label is None:
             raise InputError("--label is missing: the column to predict")

@@ -65,7 +65,7 @@ class FederationFile(Strict):
     """What `federation.toml` says."""
 
     format: Literal[1] = 1
-    id: str = Field(pattern=r"[0-9a-f]{16}")
+    id: str = Field(pattern=r"^[0-9a-f]{16}$")
     """Marks the processes of this federation, so that `down` finds every one of them."""
     superlink: ServerEntry = ServerEntry()
     data: dict[str, Option] = {}

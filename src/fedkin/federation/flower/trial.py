@@ -110,6 +110,8 @@ def connect(layout: Layout) -> AbstractContextManager[control.Control]:
 
 def _check_files(layout: Layout, federation: FederationFile) -> None:
     """Say what is missing before anything is started."""
+    from fedkin.federation.flower.node_settings import node_settings
+
     for path in (layout.authority, layout.server_certificate, layout.server_key):
         if not path.is_file():
             raise InputError(f"{path} is missing: make it anew with fedkin federation renew")
@@ -118,6 +120,10 @@ def _check_files(layout: Layout, federation: FederationFile) -> None:
         data = layout.data(node.data)
         if data != node.data and not Path(data).is_file():
             raise InputError(f"{layout.file}: the data of node '{node.name}' are not at {data}")
+        try:
+            node_settings(_told(layout, federation, node))
+        except InputError as error:
+            raise InputError(f"{layout.file}: node '{node.name}': {error}") from error
 
 
 def _choose_ports(federation: FederationFile) -> dict[str, int]:
@@ -176,12 +182,7 @@ def _node(
     layout: Layout, federation: FederationFile, node: NodeEntry, ports: dict[str, int]
 ) -> Node:
     configuration = layout.node(node.name) / "node.toml"
-    own: dict[str, Option] = {
-        "name": node.name,
-        "data": layout.data(node.data),
-        "state": str(layout.node(node.name) / "state"),
-    }
-    write_configuration(configuration, federation.data | node.further | own)
+    write_configuration(configuration, _told(layout, federation, node))
     return Node(
         f"127.0.0.1:{ports[SUPERLINK]}",
         ports[node.name],
@@ -189,6 +190,16 @@ def _node(
         layout.authority,
         layout.node_key(node.name),
     )
+
+
+def _told(layout: Layout, federation: FederationFile, node: NodeEntry) -> dict[str, Option]:
+    """Return the settings of a node."""
+    own: dict[str, Option] = {
+        "name": node.name,
+        "data": layout.data(node.data),
+        "state": str(layout.node(node.name) / "state"),
+    }
+    return federation.data | node.further | own
 
 
 def _answers(link: control.Control) -> bool:
