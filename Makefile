@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-ch
 TEST_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check browser bench clean
+.PHONY: help demo test flower check browser bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -39,6 +39,9 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 
 test: check  ## all checks and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGUMENTS)
+
+flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty minutes
+	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
 
 browser:  ## Chromium for the tests of report.html, where apt-get can install it
 	scripts/install-browser.sh

@@ -1,6 +1,7 @@
 """Real SuperLink, SuperNode and worker processes for tests, and the runs that are given to them."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import fedkin.federation.flower
 
 APP = Path(fedkin.federation.flower.__file__).parent / "app"
 BIN = Path(sys.executable).parent
+TESTS = Path(__file__).parents[1]
 SOURCE = Path(fedkin.federation.flower.__file__).parents[3]
 
 
@@ -35,7 +37,7 @@ class Processes:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-            "PYTHONPATH": str(SOURCE),
+            "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "JAX_PLATFORMS": "cpu",
         }
@@ -75,7 +77,13 @@ class Processes:
         self.wait_for_port(self.port)
 
     def start_node(
-        self, name, isolation="process", module="fedkin.federation.flower.worker", **settings
+        self,
+        name,
+        isolation="process",
+        module="fedkin.federation.flower.worker",
+        superlink=None,
+        sabotage="",
+        **settings,
     ):
         port = free_port()
         file = self.directory / f"{name}.toml"
@@ -86,7 +94,7 @@ class Processes:
             BIN / "flower-supernode",
             "--insecure",
             "--superlink",
-            f"127.0.0.1:{self.port}",
+            f"127.0.0.1:{superlink or self.port}",
             "--port",
             port,
             "--isolation",
@@ -105,6 +113,7 @@ class Processes:
                 f"127.0.0.1:{port}",
                 "--parent-pid",
                 self.started[name].pid,
+                SABOTAGE=sabotage,
             )
 
     def submit(self, job: Path, out: Path, *, resume=False, app=APP):
@@ -113,8 +122,6 @@ class Processes:
         return self.flwr("run", app, "here", "--run-config", config, "--format", "json")["run-id"]
 
     def flwr(self, *command):
-        import json
-
         done = subprocess.run(
             [BIN / "flwr", *[str(part) for part in command]],
             capture_output=True,
@@ -143,6 +150,21 @@ class Processes:
     def stop(self):
         for name in list(self.started):
             self.kill(name)
+        # Flower's own children are not all in their parent's group; they share its environment.
+        for process in self.left_running():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def left_running(self, word=""):
+        """The numbers of the processes that belong to this federation, by their environment."""
+        home = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                here = home in (process / "environ").read_bytes().split(b"\0")
+                if here and word in (process / "cmdline").read_bytes().decode(errors="replace"):
+                    found.append(int(process.name))
+        return found
 
 
 def wait_until(condition, seconds, what):

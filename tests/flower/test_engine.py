@@ -7,11 +7,11 @@ from fedkin.federation.flower.post import Post
 from flower.fake_grid import FakeGrid
 from flower.trials import CASES, NAMES, assert_same, config, engine, outcome, settings
 
-# A network takes long to compile: the other methods with it are left to `-m slow`.
+# A network takes long to compile: the other methods with it are left to `make flower`.
 EVERY_METHOD = [
     *(pytest.param(case, "logistic", 1e-5) for case in CASES),
     *(
-        pytest.param(case, "cnn", 1e-3, marks=[] if case == "bilevel-cg" else pytest.mark.slow)
+        pytest.param(case, "cnn", 1e-3, marks=[] if case == "bilevel-cg" else pytest.mark.flower)
         for case in CASES
     ),
 ]

@@ -8,7 +8,7 @@ import pandas as pd
 from fedkin.experiments.config import RunConfig
 from fedkin.experiments.methods import MethodSettings
 from fedkin.experiments.store import RunDirectory
-from fedkin.jobs import flower_engine
+from fedkin.jobs.study import flower_engine
 
 NAMES = ("minority-1", "majority-1", "majority-2")
 

@@ -93,7 +93,7 @@ def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
     if DESCRIBE not in settings.allow:
         raise RefusedError(Refusal.FORBIDDEN, f"the owner of this node does not allow {DESCRIBE}")
     if settings.is_table:
-        summary = node_data.summarise_own_table(settings)
+        summary = settings.summarise(node_data.read_own_table(settings))
         _check_enough(settings, summary.rows)
         return Parcel({"name": settings.name, "summary": summary.model_dump_json(), "shape": ""})
     points = node_data.own_images(settings)

@@ -4,12 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedkin.data.labels import binary_label, keep_labelled
 from fedkin.data.preprocessing import Preprocessing, transform, transform_label
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
-from fedkin.data.summaries import TableSummary, summarise
-from fedkin.data.tables import Table, read_table
+from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.federation.flower.node_settings import NodeSettings
 
@@ -22,19 +20,8 @@ class Points(NamedTuple):
 
 
 def read_own_table(settings: NodeSettings) -> Table:
-    """Read the owner's table, its label prepared; rows without a label are left out."""
-    assert settings.label is not None
-    table = read_table(settings.data, f"node '{settings.name}'", settings.table_format)
-    table = keep_labelled(table.with_missing_codes(settings.missing), settings.label)
-    if settings.positive is not None:
-        table = binary_label(table, settings.label, settings.positive)
-    return table
-
-
-def summarise_own_table(settings: NodeSettings) -> TableSummary:
-    """Return what the node says of its table: counts, means, categories, never a row."""
-    assert settings.label is not None
-    return summarise(read_own_table(settings), settings.label, settings.task, settings.categorical)
+    """Read the owner's table."""
+    return settings.read(settings.data, f"node '{settings.name}'")
 
 
 def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> Points:

@@ -1,17 +1,14 @@
-"""A job of a real federation: a study, or learning from tables, as a file at the centre says."""
+"""A study (`docs/studies.md`) whose nodes are real."""
 
 import logging
-import tomllib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
-
 from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
-from fedkin.experiments.config import RunConfig, StudyConfig, check_study
+from fedkin.experiments.config import RunConfig, StudyConfig
 from fedkin.experiments.study import Report, carry_out
 from fedkin.federation.flower.engine import (
     Description,
@@ -20,58 +17,38 @@ from fedkin.federation.flower.engine import (
     describe_nodes,
 )
 from fedkin.federation.flower.post import Post
+from fedkin.jobs.options import FederationOptions
 from fedkin.models.objective import Objective
 
 logger = logging.getLogger(__name__)
 
 
-class FederationOptions(BaseModel):
-    """The table `[federation]` of a job."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    nodes: PositiveInt | None = None
-    """How many nodes to wait for; a study knows it by itself."""
-    wait: PositiveFloat = 300.0
-    """Seconds to wait for them."""
-    patience: PositiveFloat = 120.0
-    """Seconds to wait for an answer."""
-    interval: PositiveFloat = Field(0.05, le=60)
-    """Seconds between two looks at what has arrived."""
-
-
 @dataclass(frozen=True)
 class StudyJob:
-    """A study whose nodes are real."""
+    """A study, and how to reach its nodes."""
 
     study: StudyConfig
     federation: FederationOptions
 
-
-def load_job(path: Path) -> StudyJob:
-    """Read a job from a TOML file; an unknown key is an error that suggests the right one."""
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the job {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
-    options = federation_options(content.pop("federation", {}), str(path))
-    return StudyJob(check_study(with_damped_solver(content), str(path)), options)
-
-
-def federation_options(content: Any, source: str) -> FederationOptions:
-    """Check the table `[federation]`."""
-    try:
-        return FederationOptions.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(["federation", *(str(part) for part in first["loc"])])
-        raise InputError(f"{source}: {place}: {first['msg']}") from error
+    def carry_out(self, post: Post, out: Path, *, resume: bool) -> None:
+        """Do all runs of the study that are not finished yet."""
+        outcome = carry_out(
+            self.study,
+            out,
+            resume=resume,
+            jobs=1,
+            display=LogDisplay(),
+            engine=partial(flower_engine, post, wait=self.federation.wait),
+        )
+        if outcome.failed:
+            raise FedkinError(
+                f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
+                f"first: {next(iter(outcome.failed.values()))}"
+            )
 
 
 def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
-    """Let Bi-level solve with conjugate gradients where the job does not say how.
+    """Let Bi-level solve with conjugate gradients where the study does not say how.
 
     A synchronization takes seconds here, and they need fewer than the paper's solver.
     """
@@ -84,28 +61,12 @@ def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "settings": {**settings, "bilevel": {"solver": "cg", **own}}}
 
 
-def carry_out_job(job: StudyJob, post: Post, out: Path, *, resume: bool) -> None:
-    """Do what the job says, on the nodes behind the post."""
-    outcome = carry_out(
-        job.study,
-        out,
-        resume=resume,
-        jobs=1,
-        display=LogDisplay(),
-        engine=partial(flower_engine, post, wait=job.federation.wait),
-    )
-    if outcome.failed:
-        raise FedkinError(
-            f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
-            f"first: {next(iter(outcome.failed.values()))}"
-        )
-
-
 def flower_engine(
     post: Post, config: RunConfig, data: FederatedData, objective: Objective, *, wait: float
 ) -> FlowerFederation:
     """Let the nodes that are called as the study calls them do a run."""
     nodes = {node.name: node for node in describe_nodes(post, len(data.names), wait)}
+    logger.info("nodes: %s", ", ".join(nodes))
     return FlowerFederation(
         post,
         objective,
