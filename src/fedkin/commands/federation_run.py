@@ -1,6 +1,9 @@
 """`fedkin federation run`: a study on real nodes, or learning from their tables."""
 
+import contextlib
 import json as json_module
+import re
+import threading
 import time
 import tomllib
 from collections.abc import Callable
@@ -24,6 +27,10 @@ from fedkin.federation.flower.layout import SUPERLINK, FederationFile, Layout
 from fedkin.result import load
 
 POLL_SECONDS = 1.0
+LEARNING = "learning from the nodes' tables …"
+
+STEP = re.compile(r"(nodes: .*|resumed after .*|step \d+: .*)")
+"""What the program at the centre prints of its progress (`jobs/tables.py`)."""
 
 Job: TypeAlias = dict[str, Any]
 
@@ -83,15 +90,19 @@ def run(
             check_study_out(out, resume)
             with StudyDisplay(notes) as display:
                 watch = StudyWatch(out, len(job.study.runs()), display)
-                failure = follow(link, configuration, watch.look)
+                failure = follow(link, configuration, lambda _: watch.look())
                 outcome = watch.outcome()
             if failure is not None and not outcome.failed:
                 raise InputError(_with_log(failure, layout))
             show_outcome(outcome, out, json)
         else:
             result_directory.check_writable(out, force=False)
-            with notes.status("learning from the nodes' tables …"):
-                failure = follow(link, configuration, lambda: None)
+            with notes.status(LEARNING) as status:
+
+                def look(state: control.RunState) -> None:
+                    status.update(f"{LEARNING} {state.exchanged / 1e6:.1f} MB exchanged")
+
+                failure = follow(link, configuration, look, hear=_show_step)
             if failure is not None:
                 raise InputError(_with_log(failure, layout))
             show_fit(out, json)
@@ -184,16 +195,29 @@ def check_ready(layout: Layout, federation: FederationFile, link: control.Contro
         )
 
 
-def follow(link: control.Control, configuration: Job, look: Callable[[], None]) -> str | None:
+def follow(
+    link: control.Control,
+    configuration: Job,
+    look: Callable[[control.RunState], None],
+    hear: Callable[[str], None] | None = None,
+) -> str | None:
     """Start the program at the centre and wait for its end.
+
+    Args:
+        link: The SuperLink.
+        configuration: What the program is told.
+        look: Called again and again while it runs.
+        hear: Called with each line that it prints.
 
     Returns:
         Why it did not come to its end, or None.
     """
     number = link.start_run(app_directory(), configuration)
+    if hear is not None:
+        threading.Thread(target=_listen, args=(link, number, hear), daemon=True).start()
     try:
         while not (state := link.run_state(number)).ended:
-            look()
+            look(state)
             time.sleep(POLL_SECONDS)
     except BaseException:
         link.stop_run(number)
@@ -203,6 +227,19 @@ def follow(link: control.Control, configuration: Job, look: Callable[[], None]) 
         return None
     reason = " ".join(state.details.split()).removeprefix("ServerApp failed with exception: ")
     return reason or f"the study was {state.outcome or 'lost'}"
+
+
+def _listen(link: control.Control, number: int, hear: Callable[[str], None]) -> None:
+    # It is told for information only: that it breaks off is no reason to end.
+    with contextlib.suppress(Exception):
+        for line in link.log_lines(number):
+            hear(line)
+
+
+def _show_step(line: str) -> None:
+    """Show the lines of the log that say how far training is."""
+    if match := STEP.search(line):
+        notes.print(match[0], markup=False, soft_wrap=True)
 
 
 def _with_log(failure: str, layout: Layout) -> str:

@@ -37,6 +37,8 @@ class RunState:
     outcome: str
     """`completed`, `failed` or `stopped`, once it has ended."""
     details: str
+    exchanged: int
+    """Bytes that have gone to nodes and come from them."""
 
 
 class Control:
@@ -93,7 +95,16 @@ class Control:
 
         answer = self._ask(lambda: self._client.ListRuns(ListRunsRequest(run_id=run_id)))
         status = answer.run_dict[run_id].status
-        return RunState(status.status == "finished", status.sub_status, status.details)
+        exchanged = answer.run_dict[run_id].bytes_sent + answer.run_dict[run_id].bytes_recv
+        ended = status.status == "finished"
+        return RunState(ended, status.sub_status, status.details, exchanged)
+
+    def log_lines(self, run_id: int) -> Iterator[str]:
+        """Yield what the program of a study prints, until its end."""
+        from flwr.proto.control_pb2 import StreamLogsRequest
+
+        for answer in self._client.StreamLogs(StreamLogsRequest(run_id=run_id)):
+            yield from answer.log_output.splitlines()
 
     def stop_run(self, run_id: int) -> None:
         """End the program of a study."""
