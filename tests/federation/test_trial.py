@@ -214,6 +214,41 @@ def test_only_this_machine_may_control(running):
     assert ask(own_address(), "/v1/fleet/pull-messages") == 401
 
 
+STUDY = """
+model = "logistic"
+steps = 1
+
+[settings{section}]
+rounds = 2
+solver_iterations = 2
+"""
+
+
+def test_a_study_ends_with_weights_and_report(running, tmp_path):
+    """Few synchronizations: that the numbers are right is tested elsewhere."""
+    tables = heart_files() is not None
+    study, out = tmp_path / "study.toml", tmp_path / "results"
+    study.write_text(
+        STUDY.format(section="" if tables else ".bilevel").replace(
+            "steps", 'method = "bilevel"\nsteps'
+        )
+    )
+    answer = fedkin("run", running.directory, study, "--out", out, "--json", timeout=900)
+    names = {node.name for node in running.read().node}
+    if tables:
+        weights = answer["weights"]
+        assert answer["rows"] == {"cleveland": 303, "hungary": 294, "switzerland": 123, "va": 80}
+    else:
+        assert answer["finished"] == 1
+        weights = json.loads(next(out.glob("runs/*/weights.json")).read_text())
+    assert set(weights) == names
+    assert sum(weights.values()) == pytest.approx(1, abs=1e-5)
+    assert Path(answer["report"]).read_text().startswith("<!doctype html>")
+    again = fedkin("run", running.directory, study, "--out", out, check=False)
+    assert again.returncode == 2
+    assert "choose another" in again.stderr
+
+
 def test_a_second_start_is_refused(running):
     done = fedkin("up", running.directory, check=False)
     assert done.returncode == 2

@@ -70,7 +70,7 @@ def start(command: Sequence[str], variables: Mapping[str, str], log: Path) -> "p
     # Not `subprocess`: it complains when its starter ends before a process does, which is meant here.
     pid = os.posix_spawn(
         command[0],
-        command,
+        tuple(command),
         variables,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

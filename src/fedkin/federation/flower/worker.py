@@ -7,11 +7,11 @@ one. It runs fedkin's own code only, whatever app a run brings: the app is never
 
 import argparse
 import logging
-import os
 import sys
 import time
 from pathlib import Path
 
+import psutil
 from flwr.common.constant import SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.auth import load_superexec_auth_secret
@@ -30,8 +30,10 @@ from fedkin.federation.flower.node import answer
 
 logger = logging.getLogger("fedkin.node")
 
-INTERVAL = 0.2
+INTERVAL = 0.05
 """Seconds between two looks for work."""
+CALM_INTERVAL, CALM_AFTER = 1.0, 60.0
+"""The same when there has been none for so many seconds: looking costs a part of a core."""
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
@@ -106,20 +108,21 @@ def main() -> None:
     if arguments.secret_file is not None:
         secret = load_superexec_auth_secret(secret_file=str(arguments.secret_file))
     worker = Worker(arguments.runtime_api_address, secret)
+    last = time.monotonic()
     while arguments.parent_pid is None or _exists(arguments.parent_pid):
-        if not worker.work():
-            time.sleep(INTERVAL)
+        if worker.work():
+            last = time.monotonic()
+        else:
+            time.sleep(INTERVAL if time.monotonic() - last < CALM_AFTER else CALM_INTERVAL)
     sys.exit(0)
 
 
 def _exists(process: int) -> bool:
+    """Tell whether a process is there; one that has ended may stay listed until its parent looks."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        return True
-    return True
 
 
 if __name__ == "__main__":
