@@ -30,7 +30,7 @@ from fedkin.federation.flower.node import answer
 
 logger = logging.getLogger("fedkin.node")
 
-INTERVAL = 0.05
+INTERVAL = 0.1
 """Seconds between two looks for work."""
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
