@@ -224,7 +224,7 @@ def test_fewer_than_two_nodes_end_the_run_with_what_it_has():
     steps = []
     algorithm = bilevel()
     state = begin(algorithm, federation, jnp.zeros(5))
-    with pytest.raises(TooFewNodesError, match=r"only node 1 .*--resume") as caught:
+    with pytest.raises(TooFewNodesError, match=r"nodes are left \(node 1\).*--resume") as caught:
         run(
             algorithm,
             federation,
@@ -236,6 +236,28 @@ def test_fewer_than_two_nodes_end_the_run_with_what_it_has():
         )
     assert steps  # the steps before it were kept, as a checkpoint keeps them
     assert caught.value.__notes__ == [f"in outer step {len(steps) + 1}"]
+
+
+def test_one_good_answer_is_enough_for_a_synchronization():
+    """Two nodes have to be left; that both answer every time is not asked for."""
+    world, federation = made(lambda node, call: "nothing" if node > 0 and call == 1 else None)
+    weights = jnp.full(4, 0.25)
+    replies, _ = ask(federation, weights)
+    good, _ = ask(world.federation)
+    np.testing.assert_allclose(combine(weights, replies["point"]), good["point"][0], rtol=1e-6)
+    assert federation.present.all()
+
+
+def test_if_nobody_answers_everybody_is_asked_again():
+    world, federation = made(lambda node, call: "nothing" if call < STRIKES else None)
+    replies, cost = ask(federation)
+    good, _ = ask(world.federation)
+    np.testing.assert_array_equal(replies["point"], good["point"])
+    assert cost.synchronizations == STRIKES
+    _, silent = made(lambda node, call: "nothing")
+    with pytest.raises(TooFewNodesError, match=r"nodes are left \(none\)"):
+        ask(silent)
+    assert silent.calls == STRIKES
 
 
 @pytest.mark.parametrize("present", [[1, 1, 1, 1], [1, 0, 1, 1], [0, 1, 0, 1]])

@@ -96,31 +96,48 @@ class AttendedFederation(ABC):
         **options: Any,
     ) -> tuple[Replies, Cost]:
         """Ask the nodes that take part. See `Federation.call`."""
-        asked = np.flatnonzero(self.present).tolist()
         arrays = {name: _as_numpy(value) for name, value in message.items()}
-        answers = self.ask(asked, task, arrays, key=key, start=start, options=options)
-        faults = find_faults(
-            task, [answer.replies for answer in answers], arrays, self.objective.size
-        )
+        cost = Cost()
         good: dict[int, Mapping[str, np.ndarray]] = {}
+        # If nobody answers, the fault may lie in between: ask again, until everybody is dropped.
+        while not good:
+            asked = np.flatnonzero(self.present).tolist()
+            answers = self.ask(asked, task, arrays, key=key, start=start, options=options)
+            cost += self._cost(asked, answers)
+            good = self._sift(task, asked, answers, arrays)
+            if np.count_nonzero(self.present) < min(FEWEST_NODES, len(self.names)):
+                self._refuse_to_go_on()
+        weights = None if node_weights is None else np.asarray(node_weights)
+        return stand_in(good, len(self.names), weights), cost
+
+    def _sift(
+        self,
+        task: str,
+        asked: Sequence[int],
+        answers: Sequence[Answer],
+        sent: Mapping[str, np.ndarray],
+    ) -> dict[int, Mapping[str, np.ndarray]]:
+        """Return the good replies by node; every other one is a strike."""
+        replies = [answer.replies for answer in answers]
+        faults = find_faults(task, replies, sent, self.objective.size)
+        good = {}
         for node, answer, fault in zip(asked, answers, faults, strict=True):
             if answer.replies is None or fault is not None:
                 self._strike(node, answer.fault or fault or "no answer")
             else:
                 self._strikes[node] = 0
                 good[node] = answer.replies
-        if len(good) < FEWEST_NODES <= len(self.names):
-            self._refuse_to_go_on(list(good))
-        weights = None if node_weights is None else np.asarray(node_weights)
+        return good
+
+    def _cost(self, asked: Sequence[int], answers: Sequence[Answer]) -> Cost:
         points = np.zeros(len(self.names), int)
         points[asked] = [answer.evaluations for answer in answers]
-        cost = Cost(
+        return Cost(
             synchronizations=1,
             bytes_up=sum(answer.bytes_up for answer in answers),
             bytes_down=sum(answer.bytes_down for answer in answers),
             node_points=tuple(points.tolist()),
         )
-        return stand_in(good, len(self.names), weights), cost
 
     def begin_step(self, step: int) -> None:
         """Take in the nodes that have come back."""
@@ -145,12 +162,12 @@ class AttendedFederation(ABC):
             self.present[node] = False
             self._note(f"{self.names[node]} was dropped after {STRIKES} failures in a row")
 
-    def _refuse_to_go_on(self, good: list[int]) -> None:
-        left = " and ".join(self.names[node] for node in good) or "no node"
+    def _refuse_to_go_on(self) -> None:
+        left = " and ".join(np.array(self.names)[self.present]) or "none"
         why = "; ".join(self.end_step())
         raise TooFewNodesError(
-            f"only {left} gave an answer that can be used, and fewer than {FEWEST_NODES} nodes cannot go "
-            f"on ({why}); bring the nodes back and go on with --resume: nothing is lost but this step"
+            f"fewer than {FEWEST_NODES} nodes are left ({left}), too few to go on: {why}. Bring the nodes "
+            "back and go on with --resume: nothing is lost but this step"
         )
 
     def _note(self, note: str) -> None:

@@ -18,7 +18,7 @@ class FederationOptions(BaseModel):
     """Seconds to wait for them."""
     patience: PositiveFloat = 120.0
     """Seconds to wait for an answer."""
-    interval: PositiveFloat = Field(0.05, le=60)
+    interval: PositiveFloat = Field(0.1, le=60)
     """Seconds between two looks at what has arrived."""
 
 

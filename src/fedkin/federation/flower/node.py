@@ -154,11 +154,8 @@ def _do_task(
     slots = memory.slots(own.objective)
     stamps = {name: memory.series(name) for name in slots}
     snapshots = Snapshots(settings.state, joined["run"])
-    if step != memory.step and not asked.begin:
-        if slots:
-            snapshots.save(memory, slots, step)
-        elif kept := snapshots.load(step, own.objective):
-            slots, stamps = kept
+    if not slots and not asked.begin and (kept := snapshots.load(step, own.objective)):
+        slots, stamps = kept
     if not asked.begin and any(stamps.get(name) != series for name in names):
         raise RefusedError(Refusal.NOT_BEGUN, f"this node has missed the beginning of {asked.task}")
     own.import_state({name: slots[name] for name in names if name in slots and not asked.begin})
@@ -170,6 +167,7 @@ def _do_task(
         **asked.options,
     )
     kept_slots = own.export_state()
+    snapshots.save(kept_slots, series, step, memory.step)
     memory.keep(kept_slots, dict.fromkeys(kept_slots, series), step)
     arrays = {name: np.asarray(array)[0] for name, array in replies.items()}
     return Parcel(

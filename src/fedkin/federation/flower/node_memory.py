@@ -1,9 +1,8 @@
 """What a node remembers between messages: the run it has joined, and the slots of its state.
 
 Flower keeps it in the `Context` of the run, in the SuperNode's memory. It is gone when the SuperNode
-ends, and the run of a resumed study is a new one. Where the owner has given the node a directory, the
-state at the beginning of the last outer step is kept there as well, for the one method whose nodes
-carry something from step to step (FedAvg's reference points).
+ends, and the run of a resumed study is a new one. Where the owner has given the node a directory, what
+one method's nodes carry from step to step (FedAvg's reference points) is kept there as well.
 """
 
 import hashlib
@@ -76,60 +75,72 @@ class NodeMemory:
         self._records["series"] = ConfigRecord({**known, **series, "step": step})
 
 
+LASTING = ("inner",)
+"""The slots that a series of calls may carry from one outer step to the next."""
+
+
 class Snapshots:
-    """The state at the beginning of an outer step, in a directory of the node's own.
+    """Lasting slots on the node's own disk: after the last message, and at the end of the step before.
+
+    A run goes on from the end of an outer step. If the node has not been asked since, that is its
+    latest state; if it has, it is the one that was set aside when the next step began.
 
     Args:
         directory: The owner's directory for it, or None: then nothing is kept.
-        run: The run's own name; another run has another file.
+        run: The run's own name; another run has other files.
     """
 
     def __init__(self, directory: Path | None, run: str) -> None:
-        name = hashlib.sha256(run.encode()).hexdigest()[:16]
-        self._path = None if directory is None else directory / f"run-{name}.npz"
+        self._directory = directory
+        self._name = hashlib.sha256(run.encode()).hexdigest()[:16]
 
-    def save(self, memory: NodeMemory, slots: Slots, step: int) -> None:
-        """Write the state before a step; only the last one is kept."""
-        if self._path is None or not slots:
-            return
+    def save(self, slots: Slots, series: int, step: int, last_step: int | None) -> None:
+        """Write the lasting ones among the slots that a message of this step has left."""
         arrays = {
-            f"{slot}/{memory.series(slot)}/{place}": np.asarray(leaf)
-            for slot, content in slots.items()
-            for place, leaf in enumerate(jax.tree.leaves(content))
+            f"{slot}/{place}": np.asarray(leaf)
+            for slot in LASTING
+            if slot in slots
+            for place, leaf in enumerate(jax.tree.leaves(slots[slot]))
         }
-        partial = self._path.with_suffix(".partial.npz")
+        if self._directory is None or not arrays:
+            return
+        latest, aside = self._places(self._directory)
+        partial = latest.with_suffix(".partial.npz")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            np.savez(partial, step=np.int64(step), **arrays)  # pyright: ignore
-            partial.replace(self._path)
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            np.savez(partial, step=np.int64(step), series=np.int64(series), **arrays)  # pyright: ignore
+            if last_step not in (None, step) and latest.exists():
+                latest.replace(aside)
+            partial.replace(latest)
         except OSError as error:
             # A run that cannot be resumed to the bit is better than none.
-            logger.warning("cannot keep the node's state in %s: %s", self._path, error)
+            logger.warning("cannot keep the node's state in %s: %s", self._directory, error)
 
     def load(self, step: int, objective: Objective) -> tuple[Slots, dict[str, int]] | None:
-        """Return the state before a step, with the series of each slot; None if it is not there."""
-        if self._path is None or not self._path.exists():
-            return None
-        try:
-            with np.load(self._path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            if int(arrays.pop("step")) != step:
-                return None
-            series = {name.split("/")[0]: int(name.split("/")[1]) for name in arrays}
-            return {
-                slot: _arranged(
-                    slot,
-                    [
-                        arrays[f"{slot}/{number}/{place}"]
-                        for place in range(sum(name.startswith(f"{slot}/") for name in arrays))
-                    ],
-                    objective,
-                )
-                for slot, number in series.items()
-            }, series
-        except (OSError, ValueError, KeyError) as error:
-            logger.warning("the state in %s cannot be used: %s", self._path, error)
-            return None
+        """Return the slots as they were before a step, with the series of each; None if unknown."""
+        for path in () if self._directory is None else self._places(self._directory):
+            try:
+                with np.load(path, allow_pickle=False) as archive:
+                    arrays = {name: archive[name] for name in archive.files}
+                series = int(arrays.pop("series"))
+                if int(arrays.pop("step")) != step - 1:
+                    continue
+                slots = {
+                    slot: _arranged(
+                        slot, [arrays[f"{slot}/{place}"] for place in range(len(arrays))], objective
+                    )
+                    for slot in LASTING
+                }
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, KeyError) as error:
+                logger.warning("the state in %s cannot be used: %s", path, error)
+                continue
+            return slots, dict.fromkeys(slots, series)
+        return None
+
+    def _places(self, directory: Path) -> tuple[Path, Path]:
+        return directory / f"run-{self._name}.npz", directory / f"run-{self._name}-before.npz"
 
 
 def _arranged(slot: str, leaves: list[np.ndarray], objective: Objective) -> Any:

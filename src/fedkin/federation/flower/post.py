@@ -36,7 +36,7 @@ class Post:
 
     grid: Grid
     patience: float = 120.0
-    interval: float = 0.05
+    interval: float = 0.1
 
     def connected(self) -> set[int]:
         """Return the numbers that Flower gives to the nodes that are connected."""
