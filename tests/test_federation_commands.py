@@ -289,6 +289,19 @@ def test_tables_learn_by_one_method(fedkin, tables):
     refused(fedkin("run", "f", "--out", "r", "--model", "cnn"), "model")
 
 
+def test_a_job_names_the_centres_tables_from_its_own_file(fedkin, tmp_path):
+    """On a server whose nodes are elsewhere, the study says everything."""
+    assert fedkin("init", "link", "--nodes", 0).status == 0
+    (tmp_path / "studies").mkdir()
+    study = tmp_path / "studies" / "heart.toml"
+    study.write_text('validation = "own.csv"\nlabel = "outcome"\n[federation]\nnodes = 3\n')
+    refused(fedkin("run", "link", study, "--out", "r"), "is down")
+    job = tomllib.loads((tmp_path / "link" / "jobs" / "heart.toml").read_text())
+    assert job["validation"] == str(tmp_path / "studies" / "own.csv")
+    study.write_text('validation = "own.csv"\nlabel = "outcome"\n')
+    refused(fedkin("run", "link", study, "--out", "r"), "how many nodes take part")
+
+
 # node, superlink, keys
 
 

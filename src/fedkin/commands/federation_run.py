@@ -112,7 +112,7 @@ def write_job(layout: Layout, federation: FederationFile, study: Path | None, op
     """Write a study with what is known of the data, for the program at the centre."""
     import tomli_w
 
-    content = {} if study is None else _read(study)
+    content = {} if study is None else _with_whole_paths(_read(study), study)
     for name, value in options.items():
         if name in content:
             raise InputError(f"{name} is in {study} and among the options: say it once")
@@ -136,6 +136,16 @@ def _read(study: Path) -> Job:
         raise InputError(f"cannot read {study}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{study} is not valid TOML: {error}") from error
+
+
+def _with_whole_paths(content: Job, study: Path) -> Job:
+    """Write the centre's own tables as they are found from elsewhere; they are named from the file."""
+    named = {name: content[name] for name in ("validation", "test") if name in content}
+    return content | {
+        name: str(study.absolute().parent / path)
+        for name, path in named.items()
+        if isinstance(path, str)
+    }
 
 
 def _for_tables(layout: Layout, federation: FederationFile, content: Job) -> Job:
