@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-ch
 TEST_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check browser bench clean
+.PHONY: help demo test flower check browser bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -21,7 +21,7 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev,flower]'
 	@touch $@ $(VENV)/.base
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
@@ -38,7 +38,10 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 	$(BIN)/lint-imports
 
 test: check  ## all checks and all tests
-	$(BIN)/python -m pytest -n 2 $(TEST_ARGUMENTS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGUMENTS)
+
+flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty minutes
+	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
 
 browser:  ## Chromium for the tests of report.html, where apt-get can install it
 	scripts/install-browser.sh

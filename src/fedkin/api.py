@@ -175,7 +175,9 @@ def fit(
         test=None if arrays.test is None else _prepare(chosen, arrays.test),
         after_step=None if on_step is None else lambda state: on_step(state.history[-1]),
     )
-    return _result(method, outcome, arrays, objective, centre, point_shape)
+    return make_result(
+        method, outcome, arrays.names, arrays.classes, objective, centre, point_shape
+    )
 
 
 def _task(model: Any, task: Task | None) -> Task:
@@ -210,31 +212,31 @@ def _prepare(model: Model, points: Points) -> Points:
     return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
 
 
-def _result(
+def make_result(
     method: str,
     outcome: RunState,
-    arrays: CheckedArrays,
+    names: Sequence[str],
+    classes: np.ndarray | None,
     objective: Objective,
     centre: Centre,
     point_shape: tuple[int, ...],
 ) -> Result:
+    """Put the result of a finished run together."""
     assert outcome.kept is not None
     assert outcome.kept_theta is not None
     assert outcome.stopped is not None
     node_weights = outcome.kept.node_weights
     weights = None
     if node_weights is not None:
-        weights = {
-            name: float(weight) for name, weight in zip(arrays.names, node_weights, strict=True)
-        }
+        weights = {name: float(weight) for name, weight in zip(names, node_weights, strict=True)}
     return Result(
         method=method,
         weights=weights,
-        history=pd.DataFrame([to_row(row, arrays.names) for row in outcome.history]),
+        history=pd.DataFrame([to_row(row, names) for row in outcome.history]),
         cost=outcome.cost,
         stopped=outcome.stopped,
         warnings=tuple(warning for row in outcome.history for warning in row.warnings),
-        classes=arrays.classes,
+        classes=classes,
         theta=np.asarray(outcome.kept_theta),
         objective=objective,
         statistics=jax.tree.map(np.asarray, centre.statistics(outcome.kept_theta)),

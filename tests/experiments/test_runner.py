@@ -49,6 +49,12 @@ class Judge:
 class Nodes:
     names = ("a", "b")
 
+    def begin_step(self, step):
+        pass
+
+    def end_step(self):
+        return ()
+
 
 def play(script, accuracies, budget, keep="best", seed=0):
     state = begin(script, Nodes(), jnp.zeros(1))

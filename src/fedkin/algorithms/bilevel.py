@@ -10,6 +10,7 @@ from fedkin.algorithms.base import Info
 from fedkin.algorithms.centre import Centre
 from fedkin.algorithms.hypergradient import AdjointSolver, Hypergradient
 from fedkin.algorithms.local_svrg import LocalSvrg, SvrgSolution, solve_inner
+from fedkin.algorithms.weights import project_weights, readmit
 from fedkin.federation.base import Federation
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.types import Array, Key, Vector
@@ -117,12 +118,14 @@ class ProximalBilevel(_Differentiation):
         self, state: BilevelState, key: Key, federation: Federation, centre: Centre
     ) -> tuple[BilevelState, Info]:
         """Take one outer iteration: w ← P(w − η g)."""
-        node_weights = state.node_weights
+        node_weights = readmit(state.node_weights, self.cap, federation.present)
         solution, loss, hypergradient = self.differentiate(
             state, node_weights, key, federation, centre
         )
-        moved = project_capped_simplex(
-            node_weights - self.outer_learning_rate * hypergradient.gradient, self.cap
+        moved = project_weights(
+            node_weights - self.outer_learning_rate * hypergradient.gradient,
+            self.cap,
+            federation.present,
         )
         state = BilevelState(
             moved,
@@ -154,15 +157,19 @@ class AcceleratedBilevel(_Differentiation):
         """Take one outer iteration (Algorithm 2, lines 4-14)."""
         s, eta = state.iteration, self.outer_learning_rate
         middle_key, aggregate_key = jax.random.split(key)
-        middle = 2 / (s + 2) * state.node_weights + s / (s + 2) * state.aggregate_weights
+        node_weights = readmit(state.node_weights, self.cap, federation.present)
+        aggregate = readmit(state.aggregate_weights, self.cap, federation.present)
+        middle = 2 / (s + 2) * node_weights + s / (s + 2) * aggregate
         solution, _, hypergradient = self.differentiate(
             state, middle, middle_key, federation, centre
         )
         gradient = hypergradient.gradient
-        aggregate = project_capped_simplex(middle - eta * gradient, self.cap)
+        aggregate = project_weights(middle - eta * gradient, self.cap, federation.present)
         result = self.train(solution.point, aggregate, aggregate_key, federation)
         state = BilevelState(
-            project_capped_simplex(state.node_weights - eta * (s + 1) / 4 * gradient, self.cap),
+            project_weights(
+                node_weights - eta * (s + 1) / 4 * gradient, self.cap, federation.present
+            ),
             aggregate,
             result.point,
             hypergradient.adjoint,
@@ -223,13 +230,16 @@ class AdaptiveBilevel(_Differentiation):
     ) -> tuple[AdaptiveState, Info]:
         """Try the candidate weights."""
         inner_key, adjoint_key = jax.random.split(key)
-        solution = self.train(state.base.theta, state.candidate, inner_key, federation)
+        candidate = readmit(state.candidate, self.cap, federation.present)
+        solution = self.train(state.base.theta, candidate, inner_key, federation)
         loss, target = centre.loss_and_gradient(solution.point)
-        move = state.candidate - state.base.node_weights
-        if loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
-            return self._reject(state, solution, loss)
+        move = candidate - state.base.node_weights
+        # Where nodes have come or gone, the accepted weights cannot be returned to.
+        steady = candidate is state.candidate
+        if steady and loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
+            return self._reject(state, solution, loss, federation)
         hypergradient = self.hypergradient_at(
-            solution.point, target, state.candidate, state.base, adjoint_key, federation
+            solution.point, target, candidate, state.base, adjoint_key, federation
         )
         gradient = hypergradient.gradient
         if state.base.iteration == 0:
@@ -238,15 +248,15 @@ class AdaptiveBilevel(_Differentiation):
         else:
             eta = state.outer_learning_rate * (1 if state.shortened else 2)
         base = BilevelState(
-            state.candidate,
-            state.candidate,
+            candidate,
+            candidate,
             solution.point,
             hypergradient.adjoint,
             hypergradient.rate_factor,
             state.base.iteration + 1,
         )
-        candidate = project_capped_simplex(state.candidate - eta * gradient, self.cap)
-        promise = -float(gradient @ (candidate - state.candidate))
+        following = project_weights(candidate - eta * gradient, self.cap, federation.present)
+        promise = -float(gradient @ (following - candidate))
         stop = None
         if promise <= self.tolerance * loss:
             stop = (
@@ -255,20 +265,22 @@ class AdaptiveBilevel(_Differentiation):
             )
         info = _info(
             solution,
-            state.candidate,
+            candidate,
             loss,
             hypergradient,
             stop=stop,
             more={"outer_learning_rate": eta, "accepted": 1.0},
         )
-        return AdaptiveState(base, candidate, loss, gradient, eta, shortened=False), info
+        return AdaptiveState(base, following, loss, gradient, eta, shortened=False), info
 
     def _reject(
-        self, state: AdaptiveState, solution: SvrgSolution, loss: float
+        self, state: AdaptiveState, solution: SvrgSolution, loss: float, federation: Federation
     ) -> tuple[AdaptiveState, Info]:
         move = float(jnp.max(jnp.abs(state.candidate - state.base.node_weights)))
         eta = state.outer_learning_rate / 4
-        candidate = project_capped_simplex(state.base.node_weights - eta * state.gradient, self.cap)
+        candidate = project_weights(
+            state.base.node_weights - eta * state.gradient, self.cap, federation.present
+        )
         stop = None
         if move <= self.smallest_move:
             stop = (

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from fedkin.algorithms.base import Info
 from fedkin.algorithms.centre import Centre
 from fedkin.algorithms.local_svrg import combine, refuse_divergence
-from fedkin.algorithms.personalised import PersonalisedState, beside, check_pull, equal_weights
+from fedkin.algorithms.personalised import PersonalisedState, beside, check_pull
+from fedkin.algorithms.weights import equal_weights
 from fedkin.federation.base import Cost, Federation
 from fedkin.types import Key, Vector
 
@@ -46,7 +47,7 @@ class Ditto:
         self, state: PersonalisedState, key: Key, federation: Federation, centre: Centre
     ) -> tuple[PersonalisedState, Info]:
         """Go on for as many synchronizations as the settings say."""
-        node_weights = equal_weights(len(federation.names))
+        node_weights = equal_weights(federation.present)
         shared = personal = state.shared
         cost = Cost()
         first_losses = losses = (float("nan"), float("nan"))
@@ -56,6 +57,7 @@ class Ditto:
                 "ditto_shared_round",
                 {"shared": shared, "learning_rate": self.learning_rate},
                 key=nodes_key,
+                node_weights=node_weights,
                 steps=self.period,
             )
             own, own_cost = centre.alone.call(

@@ -112,7 +112,9 @@ class SvrgSolver:
                 f"solving for the hypergradient diverged even with the learning rate "
                 f"γ_h = {self.settings.learning_rate * rate_factor:.3g}: is the data finite and scaled?"
             )
-        replies, slope_cost = federation.call("slope", {"vector": solution.point}, key=key)
+        replies, slope_cost = federation.call(
+            "slope", {"vector": solution.point}, key=key, node_weights=node_weights
+        )
         warnings = ()
         if rate_factor < first_factor:
             old, new = (self.settings.learning_rate * f for f in (first_factor, rate_factor))
@@ -248,7 +250,11 @@ class _Asker:
             message["theta"] = self._theta
             self._theta = None
         replies, cost = self._federation.call(
-            "hessian_product", message, key=self._key, start=first
+            "hessian_product",
+            message,
+            key=self._key,
+            node_weights=self._node_weights,
+            start=first,
         )
         self.cost += cost
         return combine(self._node_weights, replies["product"]), replies["slope"]

@@ -8,11 +8,9 @@ counted as those of one more node.
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost
-from fedkin.types import Array, Vector
+from fedkin.types import Vector
 
 
 class PersonalisedState(NamedTuple):
@@ -22,11 +20,6 @@ class PersonalisedState(NamedTuple):
     """The shared model w."""
     rounds: int
     """Synchronizations so far."""
-
-
-def equal_weights(nodes: int) -> Array:
-    """Return 1/K for each of the K nodes."""
-    return jnp.full(nodes, 1 / nodes)
 
 
 def beside(cost: Cost, own: Cost) -> Cost:

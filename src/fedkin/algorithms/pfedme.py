@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from fedkin.algorithms.base import Info
 from fedkin.algorithms.centre import Centre
 from fedkin.algorithms.local_svrg import combine, refuse_divergence
-from fedkin.algorithms.personalised import PersonalisedState, beside, check_pull, equal_weights
+from fedkin.algorithms.personalised import PersonalisedState, beside, check_pull
+from fedkin.algorithms.weights import equal_weights
 from fedkin.federation.base import Cost, Federation, Replies
-from fedkin.types import Key, Vector
+from fedkin.types import Array, Key, Vector
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,24 @@ class PFedMe:
         self, state: PersonalisedState, key: Key, federation: Federation, centre: Centre
     ) -> tuple[PersonalisedState, Info]:
         """Go on for as many synchronizations as the settings say."""
-        node_weights = equal_weights(len(federation.names))
+        node_weights = equal_weights(federation.present)
         shared = personal = state.shared
         cost = Cost()
         first_loss = float("nan")
         diagnostics: dict[str, float] = {}
         for number in range(self.rounds):
             nodes_key, own_key = jax.random.split(jax.random.fold_in(key, number))
-            replies, call_cost = self._local_rounds(federation, shared, nodes_key, reply="shared")
+            replies, call_cost = self._local_rounds(
+                federation, shared, nodes_key, node_weights, reply="shared"
+            )
             moved = combine(node_weights, replies["point"])
             loss = float(node_weights @ replies["loss"])
             first_loss = loss if number == 0 else first_loss
             self._check("the shared model", number, moved, first_loss, loss)
             if number == self.rounds - 1:
-                own, own_cost = self._local_rounds(centre.alone, shared, own_key, reply="personal")
+                own, own_cost = self._local_rounds(
+                    centre.alone, shared, own_key, None, reply="personal"
+                )
                 call_cost = beside(call_cost, own_cost)
                 personal, own_loss = own["point"][0], float(own["loss"][0])
                 # Node 0's loss may be on another scale than the nodes': only numbers that are none count.
@@ -83,6 +88,7 @@ class PFedMe:
         learners: Federation,
         shared: Vector,
         key: Key,
+        node_weights: Array | None,
         *,
         reply: Literal["shared", "personal"],
     ) -> tuple[Replies, Cost]:
@@ -96,6 +102,7 @@ class PFedMe:
             "pfedme_round",
             message,
             key=key,
+            node_weights=node_weights,
             steps=self.period,
             iterations=self.iterations,
             reply=reply,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from fedkin.algorithms.base import Info, TrainingState
 from fedkin.algorithms.centre import Centre
 from fedkin.algorithms.local_svrg import LocalSvrg, SvrgSolution, solve_inner
+from fedkin.algorithms.weights import equal_weights
 from fedkin.federation.base import Cost, Federation
 from fedkin.types import Array, Key, Vector
 
@@ -25,8 +26,7 @@ class FedAvg:
         self, state: TrainingState, key: Key, federation: Federation, centre: Centre
     ) -> tuple[TrainingState, Info]:
         """Go on for as many rounds as the settings say."""
-        nodes = len(federation.names)
-        node_weights = jnp.full(nodes, 1 / nodes)
+        node_weights = equal_weights(federation.present)
         solution = solve_inner(
             federation, node_weights, state.theta, key, self.settings, begin=state.rounds == 0
         )

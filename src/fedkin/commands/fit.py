@@ -19,10 +19,9 @@ from fedkin.commands.table_options import (
     ColumnsOption,
     NoHeaderOption,
     SeparatorOption,
-    missing_codes,
-    name_list,
     table_format,
 )
+from fedkin.data import lists
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import Points, TableFederation, federate
 from fedkin.errors import InputError
@@ -183,8 +182,8 @@ def fit(
         label=label,
         task=task.value,
         positive=positive,
-        categorical=name_list(categorical),
-        missing_codes=missing_codes(missing),
+        categorical=lists.name_list(categorical),
+        missing_codes=lists.missing_codes(missing),
         table_format=table_format(columns, no_header, separator, drop),
         seed=seed,
     )

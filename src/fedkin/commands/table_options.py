@@ -1,12 +1,11 @@
 """The options that say how tables are written, shared by `fedkin fit` and `fedkin predict`."""
 
-import csv
 from typing import Annotated
 
 import typer
 
+from fedkin.data import lists
 from fedkin.data.tables import TableFormat
-from fedkin.errors import InputError
 
 PANEL = "How the files are written"
 
@@ -42,29 +41,8 @@ def table_format(
 ) -> TableFormat:
     """Put the options together."""
     return TableFormat(
-        separator="\t" if separator in {"tab", "\\t"} else separator,
+        separator=lists.separator(separator),
         header=not no_header,
-        names=name_list(columns) if columns is not None else None,
-        drop=name_list(drop),
+        names=lists.name_list(columns) if columns is not None else None,
+        drop=lists.name_list(drop),
     )
-
-
-def name_list(written: str | None) -> tuple[str, ...]:
-    """Split a list of names at its commas; a name with a comma is put in quotation marks."""
-    if written is None:
-        return ()
-    return tuple(name.strip() for name in next(csv.reader([written], skipinitialspace=True), []))
-
-
-def missing_codes(written: str | None) -> dict[str, float]:
-    """Split a list such as `chol=0,trestbps=0`."""
-    codes = {}
-    for item in name_list(written):
-        name, _, code = item.rpartition("=")
-        try:
-            codes[name.strip()] = float(code)
-        except ValueError:
-            name = ""
-        if not name:
-            raise InputError(f"--missing takes COLUMN=NUMBER, for example chol=0, not '{item}'")
-    return codes

@@ -72,7 +72,11 @@ ALIGNMENT = 64
 
 
 def stack_nodes(
-    inputs: Sequence[np.ndarray], labels: Sequence[np.ndarray], batch_size: int, seed: int
+    inputs: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    batch_size: int,
+    seed: int,
+    first_number: int = 0,
 ) -> NodeData:
     """Part each node's points into mini-batches, and put the mini-batches of all nodes into one pool.
 
@@ -85,9 +89,12 @@ def stack_nodes(
         labels: Each node's labels.
         batch_size: The largest number of points in a mini-batch.
         seed: Decides which points go together.
+        first_number: The number of the first node.
     """
     counts = [len(own) for own in labels]
-    parts = [divide(count, batch_size, seed, node) for node, count in enumerate(counts)]
+    parts = [
+        divide(count, batch_size, seed, number) for number, count in enumerate(counts, first_number)
+    ]
     batches = [len(own) for own in parts]
     width = max(len(part) for own in parts for part in own)
     total = sum(batches)

@@ -23,7 +23,9 @@ from fedkin.experiments.config import RunConfig
 from fedkin.experiments.history import to_row
 from fedkin.experiments.runner import Budget, Points, RunState, begin, run
 from fedkin.experiments.store import RunDirectory, pack_arrays, versions
+from fedkin.federation.base import Federation
 from fedkin.federation.simulation import SimulatedFederation
+from fedkin.models.base import Model
 from fedkin.models.named import named_model
 from fedkin.models.objective import Objective
 
@@ -34,11 +36,26 @@ class Scene:
 
     data: FederatedData
     objective: Objective
-    federation: SimulatedFederation
+    federation: Federation
     centre: Centre
     test: Points
     origin: str | None
     """The name of the directory that a known data set was read from; None for all others."""
+
+
+Engine = Callable[[RunConfig, FederatedData, Objective], Federation]
+"""Makes the federation of a run: of the data that were drawn for it, or of nodes that hold them."""
+
+
+def simulate(config: RunConfig, data: FederatedData, objective: Objective) -> SimulatedFederation:
+    """Let this process be all the nodes."""
+    return SimulatedFederation(
+        objective,
+        [_prepare(objective.model, points) for points in data.nodes],
+        names=data.names,
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -47,7 +64,9 @@ def _source(name: str, directory: Path | None) -> ImageSource:
     return load_images(name, directory)
 
 
-def set_up(config: RunConfig, data_directory: Path | None = None) -> Scene:
+def set_up(
+    config: RunConfig, data_directory: Path | None = None, engine: Engine = simulate
+) -> Scene:
     """Draw the federation of a run and give it a model."""
     source = _source(config.dataset, data_directory)
     setting = config.declared
@@ -66,23 +85,17 @@ def set_up(config: RunConfig, data_directory: Path | None = None) -> Scene:
     )
     shape = data.validation[0].shape[1:]
     model = named_model(config.model, "classification", len(data.classes), shape)
-
-    def prepare(points: Points) -> Points:
-        return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
-
-    validation = prepare(data.validation)
+    validation = _prepare(model, data.validation)
     objective = Objective.create(model, jnp.asarray(validation[0][:2]))
-    federation = SimulatedFederation(
-        objective,
-        [prepare(points) for points in data.nodes],
-        names=data.names,
-        batch_size=config.batch_size,
-        seed=config.seed,
-    )
+    federation = engine(config, data, objective)
     centre = Centre(objective, *validation, batch_size=config.batch_size, seed=config.seed)
     path = find(config.dataset, data_directory) if config.dataset in DATA_SETS else None
     origin = None if path is None else path.name
-    return Scene(data, objective, federation, centre, prepare(data.test), origin)
+    return Scene(data, objective, federation, centre, _prepare(model, data.test), origin)
+
+
+def _prepare(model: Model, points: Points) -> Points:
+    return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
 
 
 def run_cell(
@@ -90,6 +103,7 @@ def run_cell(
     parent: Path,
     *,
     data_directory: Path | None = None,
+    engine: Engine = simulate,
     after_step: Callable[[RunState], None] | None = None,
 ) -> dict[str, Any]:
     """Run what the config says, or go on from its checkpoint; return the outcome.
@@ -98,11 +112,12 @@ def run_cell(
         config: The run.
         parent: The directory that holds the run's own.
         data_directory: Where data sets are; by default `FEDKIN_DATA`.
+        engine: Makes the federation; by default a simulation.
         after_step: Called after each outer step, for progress.
     """
     directory = RunDirectory(parent, config)
     directory.create()
-    scene = set_up(config, data_directory)
+    scene = set_up(config, data_directory, engine)
     key = methods.training_key(config.seed)
     algorithm, cost = methods.build(
         config.method,

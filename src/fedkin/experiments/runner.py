@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import jax
@@ -115,6 +115,7 @@ def run(
         step = len(state.history)
         step_key = jax.random.fold_in(key, step)
         try:
+            federation.begin_step(step)
             state.algorithm_state, info = algorithm.step(
                 state.algorithm_state, step_key, federation, centre
             )
@@ -124,6 +125,7 @@ def run(
         state.cost += info.cost
         state.rounds += info.cost.synchronizations + info.silent_rounds
         state.seconds = time.perf_counter() - clock
+        info = replace(info, warnings=info.warnings + federation.end_step())
         evaluation = _evaluate(info, state, centre, test)
         state.history.append(evaluation)
         state.last_theta = info.theta

@@ -19,7 +19,7 @@ import pandas as pd
 
 from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
-from fedkin.experiments.cell import run_cell
+from fedkin.experiments.cell import Engine, run_cell, simulate
 from fedkin.experiments.checkpoint import write_atomically
 from fedkin.experiments.config import RunConfig, StudyConfig, given_settings, with_settings
 from fedkin.experiments.runner import RunState
@@ -72,10 +72,12 @@ def carry_out(
     jobs: int,
     display: Display,
     data_directory: Path | None = None,
+    engine: Engine = simulate,
 ) -> StudyOutcome:
     """Do all runs of a study that are not finished yet.
 
-    A run that fails (its training diverges, say) does not stop the others.
+    A run that fails (its training diverges, say) does not stop the others. Only a simulation can do
+    several runs at the same time.
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
@@ -83,7 +85,7 @@ def carry_out(
         resolve(dataset, data_directory)  # a name that stands for nothing is refused before any run
     store = Store(directory)
     store.open(resume=resume)
-    do = partial(_do, jobs=jobs, display=display, data_directory=data_directory)
+    do = partial(_do, jobs=jobs, display=display, data_directory=data_directory, engine=engine)
     with store.locked():
         store.write_study(study)
         runs, failed, failed_trials = _tune(study, store, do)
@@ -186,6 +188,7 @@ def _do(
     jobs: int,
     display: Display,
     data_directory: Path | None,
+    engine: Engine,
     after_run: Callable[[], None] = lambda: None,
 ) -> dict[str, str]:
     """Do the runs that are not finished; return those that failed, with the reason."""
@@ -202,7 +205,7 @@ def _do(
 
     if jobs == 1 or len(pending) <= 1:
         for run in pending:
-            finish(run, _attempt(run, parent, data_directory, display.report))
+            finish(run, _attempt(run, parent, data_directory, display.report, engine))
     else:
         _in_processes(pending, parent, jobs, display, data_directory, finish)
     return failed
@@ -213,6 +216,7 @@ def _attempt(
     parent: Path,
     data_directory: Path | None,
     report: Callable[[Report], None],
+    engine: Engine = simulate,
 ) -> str | None:
     """Do one run; return what was wrong, or None."""
 
@@ -230,7 +234,7 @@ def _attempt(
         )
 
     try:
-        run_cell(run, parent, data_directory=data_directory, after_step=tell)
+        run_cell(run, parent, data_directory=data_directory, engine=engine, after_step=tell)
     except FedkinError as error:
         reason = " ".join([str(error), *getattr(error, "__notes__", [])])
         directory = RunDirectory(parent, run)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Protocol
 
+import numpy as np
+
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
@@ -61,12 +63,26 @@ class Federation(Protocol):
         """The largest number of mini-batches that a node has: steps of one pass over its data."""
         ...
 
+    @property
+    def present(self) -> np.ndarray:
+        """Which nodes take part (bools): the others have been dropped, and their weight is 0."""
+        ...
+
+    def begin_step(self, step: int) -> None:
+        """Get ready for an outer step: the time to take nodes in that have come back."""
+        ...
+
+    def end_step(self) -> tuple[str, ...]:
+        """Return, in sentences, what went wrong with nodes since the step began."""
+        ...
+
     def call(
         self,
         task: str,
         message: Mapping[str, Array | float],
         *,
         key: Key,
+        node_weights: Array | None = None,
         start: bool = False,
         **options: Any,
     ) -> tuple[Replies, Cost]:
@@ -76,6 +92,10 @@ class Federation(Protocol):
             task: A name from `fedkin.nodes.tasks.TASKS`.
             message: Named arrays and numbers, sent to every node alike.
             key: Where the nodes' randomness comes from; node k uses `fold_in(key, k)`.
+            node_weights: How much each node counts. They stay with the centre, which needs them where a
+                node does not answer: the weighted mean of the others stands in for its reply, so that
+                every weighted sum comes out as if the weights had been renormalised over the others.
+                None for equal weights.
             start: Whether this is the first of a series of calls (see `nodes.tasks.Task.begin`).
             **options: Settings of the task that are part of the compiled code, such as a number of steps.
 

@@ -52,6 +52,8 @@ class SimulatedFederation:
         batch_size: The number of points in a mini-batch.
         seed: Decides how each node's points are parted into mini-batches.
         threads: How many threads run the shares of the nodes; None for one a core.
+        first_number: The number of the first node, where these are some of the nodes of a larger
+            federation: it decides, with the seed and the key, what a node draws.
     """
 
     def __init__(
@@ -63,15 +65,18 @@ class SimulatedFederation:
         batch_size: int = 50,
         seed: int,
         threads: int | None = None,
+        first_number: int = 0,
     ) -> None:
         if not nodes:
             raise InputError("a federation needs at least one node")
         self.objective = objective
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
-        self.data = stack_nodes(inputs, labels, batch_size, seed)
+        self.data = stack_nodes(inputs, labels, batch_size, seed, first_number)
+        self.present = np.ones(len(nodes), bool)
         self.batches = int(self.data.batches.max())
         self._shares = _share_out(len(nodes), _nodes_at_once(self.data))
+        self._first_number = np.int32(first_number)
         self._state: dict[str, list[Any]] = {}  # for each slot, what each share of the nodes keeps
         threads = min(threads or _cores(), len(self._shares))
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -82,10 +87,11 @@ class SimulatedFederation:
         message: Mapping[str, Array | float],
         *,
         key: Key,
+        node_weights: Array | None = None,
         start: bool = False,
         **options: Any,
     ) -> tuple[Replies, Cost]:
-        """Run the task for all nodes at once. See `Federation.call`."""
+        """Run the task for all nodes at once. See `Federation.call`; here every node answers."""
         names = TASKS[task].slots
         slots = [
             {name: self._slot(name)[share] for name in names} for share in range(len(self._shares))
@@ -108,7 +114,7 @@ class SimulatedFederation:
         done = self._run(
             partial(_task, self.objective, task, tuple(sorted(options.items()))),
             [
-                (self.data, numbers, own, key, arrays)
+                (self.data, numbers, numbers + self._first_number, own, key, arrays)
                 for numbers, own in zip(self._shares, slots, strict=True)
             ],
         )
@@ -122,6 +128,13 @@ class SimulatedFederation:
             node_points=tuple(evaluations.tolist()),
         )
         return {name: jnp.asarray(reply) for name, reply in replies.items()}, cost
+
+    def begin_step(self, step: int) -> None:
+        """Nothing to get ready: all nodes are at hand."""
+
+    def end_step(self) -> tuple[str, ...]:
+        """Return nothing: nothing goes wrong with nodes at hand."""
+        return ()
 
     def export_state(self) -> dict[str, Any]:
         """Return a copy of all slots of all nodes, as NumPy arrays."""
@@ -222,6 +235,7 @@ def _task(
     task: str,
     settings: tuple[tuple[str, Any], ...],
     data: NodeData,
+    places: Array,
     numbers: Array,
     slots: dict[str, Any],
     key: Key,
@@ -231,7 +245,7 @@ def _task(
     function = partial(TASKS[task].function, objective, **dict(settings))
     keys = jax.vmap(partial(jax.random.fold_in, key))(numbers)
     return jax.vmap(function, in_axes=(OWN_FIELDS, 0, 0, 0))(
-        data.of_node(numbers), slots, keys, _copies(message, len(numbers))
+        data.of_node(places), slots, keys, _copies(message, len(places))
     )
 
 

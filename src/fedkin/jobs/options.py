@@ -1,0 +1,32 @@
+"""What all jobs have in common: the table `[federation]`, and the solver where nothing is said."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+
+from fedkin.errors import InputError
+
+
+class FederationOptions(BaseModel):
+    """The table `[federation]` of a job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: PositiveInt | None = None
+    """How many nodes to wait for; a study knows it by itself."""
+    wait: PositiveFloat = 300.0
+    """Seconds to wait for them."""
+    patience: PositiveFloat = 120.0
+    """Seconds to wait for an answer."""
+    interval: PositiveFloat = Field(0.1, le=60)
+    """Seconds between two looks at what has arrived."""
+
+
+def federation_options(content: Any, source: str) -> FederationOptions:
+    """Check the table `[federation]`."""
+    try:
+        return FederationOptions.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(["federation", *(str(part) for part in first["loc"])])
+        raise InputError(f"{source}: {place}: {first['msg']}") from error

@@ -1,0 +1,275 @@
+"""Learning from tables: each node has its own, the centre the one that judges (`docs/tables.md`).
+
+The nodes describe their tables (counts, means, categories), the centre makes one transformation of all
+descriptions and sends it with the request to join; each node transforms its own rows. What `fedkin fit`
+writes is written here too.
+"""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from pydantic import Field, PositiveInt, ValidationError
+
+from fedkin.algorithms.centre import Centre
+from fedkin.api import make_result
+from fedkin.commands.fit import ModelName, TaskName, model_for, save, score
+from fedkin.data.preprocessing import Preprocessing, Quantity, agree, transform, transform_label
+from fedkin.data.summaries import TableSummary
+from fedkin.data.table_federation import Points, TableFederation
+from fedkin.data.tables import Table
+from fedkin.errors import InputError
+from fedkin.experiments import methods
+from fedkin.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedkin.experiments.config import suggestion
+from fedkin.experiments.methods import MethodName, MethodSettings
+from fedkin.experiments.runner import Budget, RunState, begin, run
+from fedkin.experiments.store import versions
+from fedkin.federation.flower.engine import (
+    Description,
+    FlowerFederation,
+    RunDescription,
+    describe_nodes,
+)
+from fedkin.federation.flower.node_settings import TableDescription
+from fedkin.federation.flower.post import Post
+from fedkin.jobs.options import FederationOptions
+from fedkin.models.base import LinearModel
+from fedkin.models.named import named_model
+from fedkin.models.objective import Objective
+
+logger = logging.getLogger(__name__)
+
+
+class TableJobKeys(TableDescription):
+    """The keys of the job's file; those of `TableDescription` are about the centre's own tables."""
+
+    validation: Path
+    """The centre's own table, the one that judges."""
+    test: Path | None = None
+    model: ModelName | None = None
+    method: MethodName = "bilevel"
+    seed: int = Field(0, ge=0)
+    batch_size: PositiveInt = 50
+    steps: PositiveInt = 50
+    synchronizations: PositiveInt | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of the method, as in a study."""
+
+
+@dataclass(frozen=True)
+class TableJob:
+    """What to learn from the nodes' tables, and how to reach the nodes."""
+
+    keys: TableJobKeys
+    settings: MethodSettings
+    federation: FederationOptions
+
+    def carry_out(self, post: Post, out: Path, *, resume: bool) -> None:
+        """Learn, and write the result directory."""
+        wanted = self.federation.nodes
+        assert wanted is not None
+        if (out / "weights.json").exists():
+            raise InputError(f"{out} holds a finished result: choose another directory")
+        nodes = describe_nodes(post, wanted, self.federation.wait)
+        logger.info("nodes: %s", ", ".join(node.name for node in nodes))
+        tables = _Tables.agree(self.keys, nodes)
+        scene = _Scene.set_up(self, post, nodes, tables)
+        checkpoint = out.with_name(f"{out.name}.{scene.run}.checkpoint.npz")
+        state = scene.train(self, checkpoint, resume=resume)
+        _write(self, scene, state, tables, out)
+        checkpoint.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """The centre's own tables as the nodes have agreed, and how many rows each node has."""
+
+    preprocessing: Preprocessing
+    validation: Points
+    test: Points | None
+    rows: dict[str, int]
+
+    @classmethod
+    def agree(cls, keys: TableJobKeys, nodes: list[Description]) -> "_Tables":
+        summaries = {node.name: _summary(node) for node in nodes}
+        validation = keys.read(keys.validation, "the validation table")
+        test = None if keys.test is None else keys.read(keys.test, "the test table")
+        assert keys.label is not None
+        preprocessing = agree(
+            summaries,
+            keys.summarise(validation),
+            None if test is None else keys.summarise(test),
+            keys.label,
+            keys.missing,
+        )
+
+        def points(table: Table) -> Points:
+            return Points(transform(table, preprocessing), transform_label(table, preprocessing))
+
+        return cls(
+            preprocessing,
+            points(validation),
+            None if test is None else points(test),
+            {name: summary.rows for name, summary in summaries.items()},
+        )
+
+    @property
+    def classes(self) -> np.ndarray | None:
+        """The numbers of the classes; None in regression."""
+        label = self.preprocessing.label
+        return None if isinstance(label, Quantity) else np.arange(len(label.classes))
+
+
+def _summary(node: Description) -> TableSummary:
+    try:
+        return TableSummary.model_validate_json(node.summary)
+    except ValidationError:
+        raise InputError(
+            f"{node.name} holds no table: give it one (data = …), or leave it out"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """Everything that the training plays with."""
+
+    objective: Objective
+    federation: FlowerFederation
+    centre: Centre
+    run: str
+
+    @classmethod
+    def set_up(
+        cls, job: TableJob, post: Post, nodes: list[Description], tables: _Tables
+    ) -> "_Scene":
+        keys = job.keys
+        name = model_for(TaskName(keys.task), keys.model)
+        classes = 1 if tables.classes is None else len(tables.classes)
+        features, labels = tables.validation
+        model = named_model(name, keys.task, classes, features.shape[1:])
+        prepared = np.asarray(model.prepare(jnp.asarray(features)))
+        objective = Objective.create(model, jnp.asarray(prepared[:2]))
+        content = [keys.model_dump(mode="json"), [node.name for node in nodes]]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        federation = FlowerFederation(
+            post,
+            objective,
+            nodes,
+            RunDescription(
+                run=digest,
+                seed=keys.seed,
+                batch_size=keys.batch_size,
+                model=name,
+                task=keys.task,
+                classes=classes,
+                preprocessing=tables.preprocessing,
+            ),
+        )
+        centre = Centre(objective, prepared, labels, batch_size=keys.batch_size, seed=keys.seed)
+        return cls(objective, federation, centre, digest)
+
+    def train(self, job: TableJob, checkpoint: Path, *, resume: bool) -> RunState:
+        """Run the method, or go on from its checkpoint."""
+        keys = job.keys
+        algorithm, cost = methods.build(
+            keys.method,
+            job.settings,
+            self.federation,
+            self.centre,
+            methods.building_key(keys.seed),
+        )
+        theta = self.objective.init(methods.initial_model_key(keys.seed))
+        state = begin(algorithm, self.federation, theta, cost)
+        made_with = {"parameters": methods.parameters(algorithm), "versions": versions()}
+        if checkpoint.exists() and not resume:
+            raise InputError(
+                f"there is a checkpoint, {checkpoint}: go on with --resume, or delete it"
+            )
+        if checkpoint.exists():
+            load_checkpoint(checkpoint, state, self.federation, self.centre, made_with)
+            logger.info("resumed after step %d", len(state.history))
+        elif resume:
+            raise InputError(
+                f"there is nothing to resume at {checkpoint}: the job, or the nodes, are others"
+            )
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+
+        def record(state: RunState) -> None:
+            save_checkpoint(checkpoint, state, self.federation, self.centre, made_with)
+            last = state.history[-1]
+            logger.info(
+                "step %d: %d synchronizations, validation loss %.4f",
+                last.step,
+                last.cost.synchronizations,
+                last.validation.loss,
+            )
+
+        converges = job.settings.preset == "automatic" and isinstance(
+            self.objective.model, LinearModel
+        )
+        personal = keys.method in methods.DEFAULT_PROXIMAL
+        run(
+            algorithm,
+            self.federation,
+            self.centre,
+            state,
+            methods.training_key(keys.seed),
+            budget=Budget(keys.steps, keys.synchronizations),
+            keep="last" if converges and not personal else "best",
+            after_step=record,
+        )
+        return state
+
+
+def _write(job: TableJob, scene: _Scene, state: RunState, tables: _Tables, out: Path) -> None:
+    result = make_result(
+        job.keys.method,
+        state,
+        scene.federation.names,
+        tables.classes,
+        scene.objective,
+        scene.centre,
+        tables.validation.features.shape[1:],
+    )
+    metrics = {"validation": score(result, tables.validation, tables.preprocessing)}
+    if tables.test is not None:
+        metrics["test"] = score(result, tables.test, tables.preprocessing)
+    for warning in result.warnings:
+        logger.warning("%s", warning)
+    # Of the nodes' tables nothing but the transformation is known here.
+    federation = TableFederation({}, tables.validation, tables.test, tables.preprocessing)
+    save(out, result, federation, metrics, tables.rows)
+    logger.info("written to %s; %s", out, result.stopped)
+
+
+def check_table_job(content: dict[str, Any], options: FederationOptions, path: Path) -> TableJob:
+    """Check the keys of a job on tables; paths are relative to the job's file."""
+    try:
+        keys = TableJobKeys.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            names = [name.replace("_", "-") for name in TableJobKeys.model_fields]
+            raise InputError(f"{path}: unknown key {place}{suggestion(place, names)}") from error
+        raise InputError(f"{path}: {place}: {first['msg']}") from error
+    if keys.label is None:
+        raise InputError(f"{path}: name the label column (label = …)")
+    if options.nodes is None:
+        raise InputError(f"{path}: say how many nodes take part ([federation] nodes = …)")
+    try:
+        settings = MethodSettings(**keys.settings)
+        methods.check(keys.method, settings, options.nodes)
+    except (TypeError, InputError) as error:
+        raise InputError(f"{path}: settings: {error}") from error
+    model_for(TaskName(keys.task), keys.model)
+    places = {"validation": path.parent / keys.validation}
+    if keys.test is not None:
+        places["test"] = path.parent / keys.test
+    return TableJob(keys.model_copy(update=places), settings, options)

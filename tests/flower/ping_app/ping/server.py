@@ -1,0 +1,83 @@
+"""Times synchronizations of fedkin's nodes and of bare ones in turn, in one run.
+
+fedkin's workers answer as fedkin's nodes, whatever app a run brings; all other nodes run the bare
+client of this app.
+"""
+
+import json
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+
+from fedkin.data.sources import load_images
+from fedkin.federation.flower.engine import (
+    FlowerFederation,
+    RunDescription,
+    describe_nodes,
+)
+from fedkin.federation.flower.post import Post
+from fedkin.models.named import named_model
+from fedkin.models.objective import Objective
+
+app = ServerApp()
+
+
+def elapsed(work):
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+@app.main()
+def main(grid, context):
+    rounds = int(context.run_config["rounds"])
+    post = Post(grid)
+    while len(post.connected()) < 6:
+        time.sleep(0.5)
+    ours = describe_nodes(post, 3, 60)
+    bare = sorted(post.connected() - {node.node for node in ours})
+    model = named_model("cnn", "classification", 10, (8, 8, 1))
+    images = model.prepare(load_images("digits").train_images[:2])
+    objective = Objective.create(model, images)
+    run = RunDescription("timing", 0, 50, "cnn", "classification", 10)
+    federation = FlowerFederation(post, objective, ours, run)
+    key = jax.random.key(0)
+    point = objective.init(key)
+
+    def synchronize(start=False):
+        message = {
+            "point": point,
+            "learning_rate": 0.01,
+            "refresh_probability": 0.02,
+            "averaging_rate": 0.0,
+        }
+        federation.call("inner_svrg_round", message, key=key, start=start, steps=20, reply="point")
+
+    def messages():
+        vectors = ArrayRecord({"point": Array(np.asarray(point))})
+        return [Message(RecordDict({"vectors": vectors}), node, "train") for node in bare]
+
+    def ping_as_flower_does():
+        assert len(list(grid.send_and_receive(messages(), timeout=60))) == len(bare)
+
+    def ping_with_our_interval():
+        waiting = set(grid.push_messages(messages()))
+        while waiting:
+            for reply in grid.pull_messages(list(waiting)):
+                waiting.discard(reply.metadata.reply_to_message_id)
+            time.sleep(post.interval)
+
+    synchronize(start=True)
+    synchronize()  # everything is compiled now
+    ping_as_flower_does()
+    times = {"fedkin": [], "flower": [], "flower, our interval": []}
+    for _ in range(rounds):
+        times["fedkin"].append(elapsed(synchronize))
+        times["flower"].append(elapsed(ping_as_flower_does))
+        times["flower, our interval"].append(elapsed(ping_with_our_interval))
+    assert federation.end_step() == ()
+    Path(context.run_config["out"]).write_text(json.dumps(times))

@@ -1,0 +1,180 @@
+"""Real SuperLink, SuperNode and worker processes for tests, and the runs that are given to them."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fedkin.federation.flower
+
+APP = Path(fedkin.federation.flower.__file__).parent / "app"
+BIN = Path(sys.executable).parent
+TESTS = Path(__file__).parents[1]
+SOURCE = Path(fedkin.federation.flower.__file__).parents[3]
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Processes:
+    """A federation on this machine, without TLS; everything it starts ends with it."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.port = free_port()
+        self.started: dict[str, subprocess.Popen] = {}
+        self.environment = {
+            **os.environ,
+            "FLWR_HOME": str(directory / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            "JAX_PLATFORMS": "cpu",
+        }
+        (directory / "flwr").mkdir(parents=True)
+        (directory / "flwr" / "config.toml").write_text(
+            "[superlink]\ndefault = 'here'\n\n[superlink.here]\n"
+            f"address = '127.0.0.1:{self.port}'\ninsecure = true\n"
+        )
+
+    def log(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()
+
+    def start(self, name: str, *command, **environment):
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.started[name] = subprocess.Popen(
+                [str(part) for part in command],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=self.environment | environment,
+                cwd=self.directory,
+                start_new_session=True,
+            )
+
+    def start_superlink(self, *options):
+        self.start(
+            "superlink",
+            BIN / "flower-superlink",
+            "--insecure",
+            "--port",
+            self.port,
+            "--database",
+            self.directory / "state.db",
+            "--disable-runtime-dependency-installation",
+            *options,
+        )
+        self.wait_for_port(self.port)
+
+    def start_node(
+        self,
+        name,
+        isolation="process",
+        module="fedkin.federation.flower.worker",
+        superlink=None,
+        sabotage="",
+        **settings,
+    ):
+        port = free_port()
+        file = self.directory / f"{name}.toml"
+        lines = [f"{key} = {_toml(value)}" for key, value in {"name": name, **settings}.items()]
+        file.write_text("\n".join(lines))
+        self.start(
+            name,
+            BIN / "flower-supernode",
+            "--insecure",
+            "--superlink",
+            f"127.0.0.1:{superlink or self.port}",
+            "--port",
+            port,
+            "--isolation",
+            isolation,
+            "--node-config",
+            f'settings="{file}"',
+        )
+        if isolation == "process":
+            self.wait_for_port(port)
+            self.start(
+                f"{name}-worker",
+                sys.executable,
+                "-m",
+                module,
+                "--runtime-api-address",
+                f"127.0.0.1:{port}",
+                "--parent-pid",
+                self.started[name].pid,
+                SABOTAGE=sabotage,
+            )
+
+    def submit(self, job: Path, out: Path, *, resume=False, app=APP):
+        """Give a run to the SuperLink; return its number."""
+        config = f'job="{job}" out="{out}" resume={str(resume).lower()}'
+        return self.flwr("run", app, "here", "--run-config", config, "--format", "json")["run-id"]
+
+    def flwr(self, *command):
+        done = subprocess.run(
+            [BIN / "flwr", *[str(part) for part in command]],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.directory,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout[done.stdout.index("{") :])
+
+    def wait_for_port(self, port, seconds=60):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"nothing listens on port {port}")
+
+    def kill(self, name, signal_number=signal.SIGKILL):
+        process = self.started.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal_number)
+        process.wait(30)
+
+    def stop(self):
+        for name in list(self.started):
+            self.kill(name)
+        # Flower's own children are not all in their parent's group; they share its environment.
+        for process in self.left_running():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def left_running(self, word=""):
+        """The numbers of the processes that belong to this federation, by their environment."""
+        home = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                here = home in (process / "environ").read_bytes().split(b"\0")
+                if here and word in (process / "cmdline").read_bytes().decode(errors="replace"):
+                    found.append(int(process.name))
+        return found
+
+
+def wait_until(condition, seconds, what):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} has not happened in {seconds} s"
+        time.sleep(0.2)
+
+
+def _toml(value):
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}'" if isinstance(value, (str, Path)) else str(value)

@@ -1,0 +1,171 @@
+"""The engine against the simulation, with messages that go through bytes but not through processes."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedkin.errors import InputError
+from fedkin.experiments.cell import run_cell, set_up
+from fedkin.federation.flower.post import Post
+from fedkin.jobs.study import flower_engine
+from flower.fake_grid import FakeGrid
+from flower.trials import CASES, NAMES, assert_same, config, engine, outcome, settings
+
+# A network takes long to compile: the other methods with it are left to `make flower`.
+EVERY_METHOD = [
+    *(pytest.param(case, "logistic", 1e-5) for case in CASES),
+    *(
+        pytest.param(case, "cnn", 1e-3, marks=[] if case == "bilevel-cg" else pytest.mark.flower)
+        for case in CASES
+    ),
+]
+
+
+@pytest.mark.parametrize(("case", "model", "tolerance"), EVERY_METHOD)
+def test_every_method_gives_what_the_simulation_gives(case, model, tolerance, tmp_path):
+    run = config(case, model)
+    grid = FakeGrid([settings(name) for name in NAMES])
+    run_cell(run, tmp_path / "flower", engine=engine(Post(grid)))
+    run_cell(run, tmp_path / "simulated")
+    flower, simulated = (outcome(tmp_path / place, run) for place in ("flower", "simulated"))
+    assert_same(flower, simulated, tolerance)
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("case", ["bilevel-cg", "fedavg", "ditto"])
+def test_a_run_that_is_resumed_ends_as_if_it_had_not_been_stopped(case, tmp_path):
+    run = config(case, steps=3, **({"refresh_probability": 0.3} if case == "fedavg" else {}))
+
+    def stop(state):
+        if len(state.history) == 2:
+            raise StoppedError
+
+    def grid(place):
+        return FakeGrid([settings(name, state=str(tmp_path / place / name)) for name in NAMES])
+
+    run_cell(run, tmp_path / "whole", engine=engine(Post(grid("one"))))
+    with pytest.raises(StoppedError):
+        run_cell(run, tmp_path / "parts", engine=engine(Post(grid("two"))), after_step=stop)
+    # A resumed run is a new one to Flower: no node remembers anything but what it has on its disk.
+    run_cell(run, tmp_path / "parts", engine=engine(Post(grid("two"))))
+    whole, parts = (outcome(tmp_path / place, run) for place in ("whole", "parts"))
+    pd.testing.assert_frame_equal(
+        whole[0].drop(columns="seconds"), parts[0].drop(columns="seconds")
+    )
+    np.testing.assert_array_equal(whole[1]["last"], parts[1]["last"])
+
+
+def test_a_resumed_node_without_a_disk_begins_anew_and_the_run_goes_on(tmp_path):
+    run = config("fedavg", steps=2)
+
+    def stop(state):
+        raise StoppedError
+
+    grid = FakeGrid([settings(name) for name in NAMES])
+    with pytest.raises(StoppedError):
+        run_cell(run, tmp_path, engine=engine(Post(grid)), after_step=stop)
+    grid = FakeGrid([settings(name) for name in NAMES])
+    assert run_cell(run, tmp_path, engine=engine(Post(grid)))["warnings"] == []
+    assert outcome(tmp_path, run)[0].step.tolist() == [1, 2]
+
+
+def federation(grid, patience=0.3, case="bilevel-cg"):
+    run = config(case)
+    return set_up(run, engine=engine(Post(grid, patience=patience, interval=0.01))).federation
+
+
+def product(federation, start, key=None):
+    message = {"vector": jnp.ones(650)} | ({"theta": jnp.full(650, 0.01)} if start else {})
+    replies, _ = federation.call(
+        "hessian_product", message, key=jax.random.key(0), start=start, node_weights=jnp.ones(3) / 3
+    )
+    return replies["product"]
+
+
+def test_a_node_that_has_missed_the_beginning_catches_up():
+    expected = product(set_up(config("bilevel-cg")).federation, start=True)
+    withheld = {"once": True}
+
+    def tamper(name, reply):
+        tasks = reply.has_content() and "vectors" in reply.content and len(reply.content["vectors"])
+        if name == "majority-1" and tasks and withheld.pop("once", False):
+            return None
+        return reply
+
+    grid = FakeGrid([settings(name) for name in NAMES], tamper)
+    over_flower = federation(grid)
+    grid.forget("majority-2")  # it had joined; now it does not know of that
+    first = product(over_flower, start=True)
+    np.testing.assert_allclose(first[0], expected[0], rtol=1e-5)
+    assert not np.allclose(first[1], expected[1], rtol=1e-5)  # stand-ins
+    over_flower.begin_step(1)  # majority-2 joins again
+    later = product(over_flower, start=False)
+    np.testing.assert_allclose(later, expected, rtol=1e-5)
+    notes = over_flower.end_step()
+    assert any("majority-1" in note and "in time" in note for note in notes)
+    assert any("majority-2" in note and "not joined" in note for note in notes)
+
+
+def test_a_node_that_is_gone_is_found_again_under_another_number():
+    """Without keys Flower gives a SuperNode that is started again another number."""
+    grid = FakeGrid([settings(name) for name in NAMES])
+    over_flower = federation(grid, patience=0.05)
+    grid.away.add("majority-2")
+    for _ in range(3):
+        product(over_flower, start=True)
+    np.testing.assert_array_equal(over_flower.present, [True, True, False])
+    over_flower.begin_step(1)
+    assert not over_flower.present[2]  # still gone
+    del grid.settings[102]
+    grid.settings |= {110: settings("stranger"), 111: settings("majority-2")}
+    grid.away.clear()
+    over_flower.begin_step(2)
+    assert over_flower.present.all()
+    product(over_flower, start=True)
+    assert any("majority-2 is back" in note for note in over_flower.end_step())
+
+
+def test_messages_are_as_few_as_the_synchronizations(tmp_path):
+    """Besides one to learn who is there and one to join."""
+    grid = FakeGrid([settings(name) for name in NAMES])
+    run = config("bilevel-cg")
+    run_cell(run, tmp_path, engine=engine(Post(grid)))
+    history, _ = outcome(tmp_path, run)
+    # Two outer iterations of two rounds and three products each, as docs/costs.md says.
+    assert history.synchronizations.iloc[-1] == 2 * (2 + 3)
+    assert len(grid.sent) == 3 * (2 + 10)
+
+
+def test_only_vectors_of_model_size_and_numbers_cross(tmp_path):
+    grid = FakeGrid([settings(name) for name in NAMES])
+    for case in ("bilevel-svrg", "pfedme"):
+        run_cell(config(case), tmp_path, engine=engine(Post(grid)))
+    for message in [*grid.sent, *grid.received]:
+        assert set(message.content) <= {"request", "answer", "vectors"}
+        for array in message.content["vectors"].values():
+            assert array.shape == (650,)
+            assert array.dtype == "float32"
+        (values,) = message.content.config_records.values()
+        for name, value in values.items():
+            assert isinstance(value, (int, float, bool, str)), name
+            assert not isinstance(value, str) or len(value) < 100, name
+
+
+def test_two_nodes_of_one_name_are_told():
+    grid = FakeGrid([settings("minority-1"), settings("minority-1"), settings("majority-1")])
+    with pytest.raises(InputError, match="two nodes are called 'minority-1'"):
+        set_up(config("fedavg"), engine=partial(flower_engine, Post(grid), wait=0.1))
+
+
+def test_a_node_of_another_data_set_cannot_take_part():
+    other = settings("majority-2") | {"train-size": 8}
+    grid = FakeGrid([settings("minority-1"), settings("majority-1"), other])
+    with pytest.raises(InputError, match="fewer points than its owner wants"):
+        set_up(config("fedavg"), engine=partial(flower_engine, Post(grid), wait=0.1))

@@ -1,0 +1,172 @@
+"""Jobs: what a file at the centre asks for, done over Flower's messages."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedkin
+from fedkin.data.table_federation import federate
+from fedkin.data.tables import read_table
+from fedkin.errors import InputError
+from fedkin.federation.flower.post import Post
+from fedkin.jobs.loading import load_job
+from flower.fake_grid import FakeGrid
+
+
+def table(path, rows, seed, shift=0.0):
+    """Two numbers and a text; which of two classes depends on all three."""
+    generator = np.random.default_rng(seed)
+    age, dose = generator.normal(50, 10, rows), generator.normal(3, 1, rows)
+    site = generator.choice(["left", "right", "both"], rows)
+    chance = 0.1 * (age - 50) + (dose - 3) * (1 - shift) + (site == "left")
+    outcome = np.where(chance + generator.logistic(size=rows) > 0, "ill", "well")
+    frame = pd.DataFrame({"age": age, "dose": dose, "site": site, "outcome": outcome})
+    frame.loc[:2, "dose"] = np.nan
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def tables(tmp_path):
+    sizes = {"a": (60, 0.0), "b": (75, 0.0), "c": (64, 3.0)}
+    nodes = {
+        name: table(tmp_path / f"{name}.csv", rows, seed, shift)
+        for seed, (name, (rows, shift)) in enumerate(sizes.items())
+    }
+    table(tmp_path / "own.csv", 50, 9)
+    table(tmp_path / "test.csv", 40, 10)
+    return nodes
+
+
+JOB = """
+validation = "own.csv"
+test = "test.csv"
+label = "outcome"
+steps = 3
+settings.rounds = 4
+settings.solver_iterations = 4
+{more}
+[federation]
+nodes = 3
+"""
+
+
+def write_job(tmp_path, more=""):
+    path = tmp_path / "job.toml"
+    path.write_text(JOB.format(more=more))
+    return path
+
+
+def grid(nodes, **more):
+    return FakeGrid(
+        [
+            {"name": name, "data": str(path), "label": "outcome", **more}
+            for name, path in nodes.items()
+        ]
+    )
+
+
+def test_tables_over_flower_give_what_fit_gives(tables, tmp_path):
+    grid_ = grid(tables)
+    job = load_job(write_job(tmp_path))
+    job.carry_out(Post(grid_), tmp_path / "result", resume=False)
+    weights = json.loads((tmp_path / "result" / "weights.json").read_text())
+    together = federate(
+        {name: read_table(path, name) for name, path in tables.items()},
+        read_table(tmp_path / "own.csv", "own"),
+        None,
+        "outcome",
+    )
+    expected = fedkin.fit(
+        together.nodes, together.validation, classes=2, steps=3, rounds=4, solver_iterations=4
+    )
+    assert weights == pytest.approx(expected.weights, rel=1e-4, abs=1e-5)
+    result = fedkin.load(tmp_path / "result" / "model.fedkin")
+    np.testing.assert_allclose(result.theta, expected.theta, rtol=1e-3, atol=1e-4)
+    assert result.cost.synchronizations == expected.cost.synchronizations
+    rows = pd.read_csv(tmp_path / "result" / "weights.csv").set_index("node").rows
+    assert rows.to_dict() == {"a": 60, "b": 75, "c": 64}
+    assert not list(tmp_path.glob("*.checkpoint.npz"))
+
+
+def test_no_row_crosses_the_wire(tables, tmp_path):
+    grid_ = grid(tables)
+    load_job(write_job(tmp_path)).carry_out(Post(grid_), tmp_path / "result", resume=False)
+    size = fedkin.load(tmp_path / "result" / "model.fedkin").theta.size
+    rows = pd.concat([pd.read_csv(path) for path in tables.values()])
+    texts = {f"{number:.5f}" for number in rows.age}
+    for message in [*grid_.sent, *grid_.received]:
+        for record in message.content.array_records.values():
+            assert {array.shape for array in record.values()} <= {(size,)}
+        for record in message.content.config_records.values():
+            for value in record.values():
+                assert not isinstance(value, (list, bytes))
+                if isinstance(value, str):
+                    assert not any(text in value for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("modle = 'logistic'", "did you mean model"),
+        ("model = 'ridge'", "ridge gives numbers"),
+        ("method = 'magic'", "method"),
+        ("settings.outer_learning_rate = 0.1", "adaptive"),
+        ("settings.gamma = 0.1", "gamma"),
+    ],
+)
+def test_slips_in_a_job_are_told_before_any_node_is_asked(tmp_path, more, told):
+    with pytest.raises(InputError, match=told):
+        load_job(write_job(tmp_path, more))
+
+
+def test_a_job_needs_its_nodes(tables, tmp_path):
+    path = write_job(tmp_path)
+    path.write_text(path.read_text().replace("nodes = 3", "nodes = 4\nwait = 0.1"))
+    with pytest.raises(InputError, match=r"3 of 4 nodes are there after 0.1 s \(a, b, c\)"):
+        load_job(path).carry_out(Post(grid(tables)), tmp_path / "result", resume=False)
+    path.write_text(path.read_text().replace("nodes = 4", ""))
+    with pytest.raises(InputError, match="how many nodes"):
+        load_job(path)
+
+
+def test_a_node_that_refuses_is_named(tables, tmp_path):
+    refusing = grid(tables, **{"minimum-points": 62})
+    path = write_job(tmp_path)
+    path.write_text(path.read_text() + "wait = 0.1")
+    with pytest.raises(InputError, match=r"2 of 3 .*fewer points than its owner wants"):
+        load_job(path).carry_out(Post(refusing), tmp_path / "result", resume=False)
+
+
+STUDY = """
+dataset = "digits"
+setting = 2
+method = ["bilevel", "fedavg"]
+{more}
+[settings]
+learning_rate = 0.05
+"""
+
+
+def test_conjugate_gradients_are_the_default_over_flower(tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY.format(more=""))
+    bilevel, fedavg = load_job(path).study.runs()
+    assert bilevel.settings.solver == "cg"
+    assert fedavg.settings.solver is None
+    path.write_text(STUDY.format(more="") + "[settings.bilevel]\nsolver = 'svrg'")
+    assert load_job(path).study.runs()[0].settings.solver == "svrg"
+
+
+def test_a_job_that_is_none_is_told(tmp_path):
+    with pytest.raises(InputError, match="cannot read the job"):
+        load_job(tmp_path / "none.toml")
+    path = tmp_path / "job.toml"
+    path.write_text("dataset = ")
+    with pytest.raises(InputError, match="not valid TOML"):
+        load_job(path)
+    path.write_text(STUDY.format(more="") + "[federation]\npatience = -1")
+    with pytest.raises(InputError, match=r"federation\.patience"):
+        load_job(path)

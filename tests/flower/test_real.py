@@ -1,0 +1,275 @@
+"""Real SuperLink, SuperNode, worker and ServerApp processes, against the simulation."""
+
+import io
+import json
+import os
+import re
+import signal
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedkin.algorithms.local_svrg import LocalSvrg
+from fedkin.algorithms.training import FedAvg
+from fedkin.experiments import methods
+from fedkin.experiments.cell import run_cell, set_up
+from fedkin.experiments.runner import Budget, begin, run
+from fedkin.experiments.store import RunDirectory
+from fedkin.federation.simulation import SimulatedFederation
+from flower.processes import Processes, wait_until
+from flower.recorder import Recorder
+from flower.trials import NAMES, assert_same, config, outcome, settings
+
+PATIENCE = 900
+"""Seconds that anything may take: on a calm machine a run takes one minute, on a busy one many."""
+
+STUDY = """
+dataset = "digits"
+setting = 2
+method = "{method}"
+model = "{model}"
+steps = {steps}
+minority_nodes = {minority}
+majority_nodes = {majority}
+
+[federation]
+patience = {patience}
+
+[settings]
+"""
+
+
+def write_study(path, run, patience=120):
+    """Write a run as a study of one."""
+    text = STUDY.format(
+        method=run.method,
+        model=run.model,
+        steps=run.steps,
+        minority=run.minority_nodes,
+        majority=run.majority_nodes,
+        patience=patience,
+    )
+    given = {name: value for name, value in vars(run.settings).items() if value is not None}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
+    path.write_text(text + "\n".join(lines))
+    # The default budget of a study is another than none: it is part of the run's name.
+    return run.model_copy(update={"synchronizations": 800})
+
+
+class Trial:
+    """A federation of three nodes that stays for all tests of this file."""
+
+    def __init__(self, directory):
+        self.processes = Processes(directory)
+        self.directory = directory
+        self.processes.start_superlink()
+        self.recorder = Recorder(self.processes.port)
+        for name in NAMES:
+            self.start_node(name)
+
+    def start_node(self, name, **more):
+        link = self.recorder.port if name == NAMES[0] else None
+        state = self.directory / "state" / name
+        self.processes.start_node(superlink=link, **settings(name, state=state), **more)
+
+    def submit(self, run, out, **more):
+        study = self.directory / "study.toml"
+        run = write_study(study, run, **more)
+        self.processes.submit(study, out, resume=out.exists())
+        return run, RunDirectory(out / "runs", run)
+
+    def finish(self, directory):
+        wait_until(directory.is_finished, PATIENCE, f"the end of {directory.path.name}")
+
+    def stop(self):
+        self.recorder.close()
+        self.processes.stop()
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+    made = Trial(tmp_path_factory.mktemp("federation"))
+    try:
+        yield made
+    finally:
+        made.stop()
+    assert made.processes.left_running() == []
+
+
+def equals_simulation(run, out, tmp_path, tolerance):
+    run_cell(run, tmp_path / "simulated")
+    assert_same(outcome(out / "runs", run), outcome(tmp_path / "simulated", run), tolerance)
+
+
+def test_a_server_app_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_path):
+    """Also looks at every byte between one node and the SuperLink."""
+    out = tmp_path / "out"
+    run, directory = trial.submit(config("bilevel-cg"), out)
+    wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
+    for process in trial.processes.left_running("flwr-serverapp"):
+        os.kill(process, signal.SIGKILL)
+    assert not directory.is_finished()
+    trial.submit(config("bilevel-cg"), out)
+    trial.finish(directory)
+    assert "resumed after step 1" in (directory.path / "log.txt").read_text()
+    equals_simulation(run, out, tmp_path, 1e-5)
+    only_vectors_and_numbers_cross(trial.recorder.recorded, run)
+
+
+def only_vectors_and_numbers_cross(recorded, run):
+    size = set_up(run).objective.size
+    shapes = {"up": [], "down": []}
+    for way, data in recorded.items():
+        for match in re.finditer(b"\x93NUMPY", bytes(data)):
+            file = io.BytesIO(bytes(data[match.start() : match.start() + 200]))
+            np.lib.format.read_magic(file)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+            shapes[way].append((shape, str(dtype)))
+    assert len(shapes["up"]) >= 8, "the recording has seen nothing"
+    assert set(shapes["up"]) == set(shapes["down"]) == {((size,), "float32")}
+    # None of the node's images has left it, neither as bytes nor as the numbers that the model sees.
+    images = set_up(run).data.nodes[0][0]
+    sent = bytes(recorded["up"])
+    for image in images:
+        assert image.tobytes() not in sent
+        assert (image.astype(np.float32) / 255).tobytes() not in sent
+
+
+@pytest.mark.flower
+@pytest.mark.parametrize("model", ["logistic", "cnn"])
+@pytest.mark.parametrize("case", ["bilevel-cg", "bilevel-svrg", "fedavg", "ditto", "pfedme"])
+def test_every_method_gives_what_the_simulation_gives(trial, tmp_path, case, model):
+    run, directory = trial.submit(config(case, model), tmp_path / "out")
+    trial.finish(directory)
+    equals_simulation(run, tmp_path / "out", tmp_path, {"logistic": 1e-5, "cnn": 1e-3}[model])
+
+
+@pytest.mark.flower
+def test_fedavg_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_path):
+    """The one method whose nodes carry something from step to step."""
+    out = tmp_path / "out"
+    run, directory = trial.submit(config("fedavg", steps=3, refresh_probability=0.2), out)
+    wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
+    for process in trial.processes.left_running("flwr-serverapp"):
+        os.kill(process, signal.SIGKILL)
+    trial.submit(config("fedavg", steps=3, refresh_probability=0.2), out)
+    trial.finish(directory)
+    equals_simulation(run, out, tmp_path, 1e-5)
+
+
+@pytest.mark.flower
+def test_a_superlink_that_is_started_again_goes_on_with_its_database(trial, tmp_path):
+    out = tmp_path / "out"
+    run, directory = trial.submit(config("bilevel-cg"), out)
+    wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
+    trial.processes.kill("superlink")
+    for process in trial.processes.left_running("flwr-serverapp"):
+        os.kill(process, signal.SIGKILL)
+    trial.processes.start_superlink()
+    trial.submit(config("bilevel-cg"), out)
+    trial.finish(directory)
+    equals_simulation(run, out, tmp_path, 1e-5)
+
+
+@pytest.mark.flower
+def test_a_supernode_killed_in_mid_run_comes_back(trial, tmp_path):
+    """Dropped after three failures, taken in again when it is back, and the run ends well."""
+    out = tmp_path / "out"
+    run, directory = trial.submit(config("bilevel-cg", steps=6), out, patience=45)
+    wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
+    trial.processes.kill("majority-2")
+    trial.processes.kill("majority-2-worker")
+
+    def dropped():
+        return "majority-2 was dropped" in (directory.path / "log.txt").read_text()
+
+    wait_until(dropped, PATIENCE, "that the node is dropped")
+    trial.start_node("majority-2")
+    trial.finish(directory)
+    log = (directory.path / "log.txt").read_text()
+    assert "majority-2 is back" in log, log
+    history, _ = outcome(out / "runs", run)
+    weights = history[[f"weight {name}" for name in NAMES]].to_numpy()
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)
+    assert (weights[:, 2] == 0).any()
+    assert (weights[0] > 0).all()
+    assert len(history) == 6
+
+
+@pytest.mark.flower
+def test_nodes_that_answer_nonsense_are_left_out_of_what_the_others_learn(tmp_path):
+    """Two sound nodes, and one each that answers NaN, a wrong shape, a huge norm, nothing."""
+    processes = Processes(tmp_path / "federation")
+    tricks = dict(zip(("nan", "shape", "huge", "silence"), range(1, 5), strict=True))
+    common = {"minority-nodes": 2, "majority-nodes": 4}
+    sound = ["minority-1", "minority-2"]
+    try:
+        processes.start_superlink()
+        for name in sound:
+            processes.start_node(**(settings(name) | common))
+        for trick, number in tricks.items():
+            own = settings(f"majority-{number}") | common
+            processes.start_node(module="flower.saboteur", sabotage=trick, **own)
+        run = config("fedavg", steps=1, rounds=4).model_copy(
+            update={"minority_nodes": 2, "majority_nodes": 4}
+        )
+        study = tmp_path / "study.toml"
+        run = write_study(study, run, patience=60)
+        processes.submit(study, tmp_path / "out")
+        directory = RunDirectory(tmp_path / "out" / "runs", run)
+        wait_until(directory.is_finished, PATIENCE, "the end of the run")
+    finally:
+        processes.stop()
+    told = json.loads((directory.path / "finished.json").read_text())["warnings"]
+    for trick, words in {
+        "nan": "not finite",
+        "shape": "shape",
+        "huge": "norm",
+        "silence": "did not answer in time",
+    }.items():
+        own = [warning for warning in told if f"majority-{tricks[trick]} " in warning]
+        assert any(words in warning for warning in own), told
+        assert any("dropped after 3" in warning for warning in own), told
+    _, models = outcome(tmp_path / "out" / "runs", run)
+    np.testing.assert_allclose(models["last"], alone(run), rtol=1e-4, atol=1e-6)
+
+
+def alone(run):
+    """What the two sound nodes learn without the others."""
+    scene = set_up(run)
+    model = scene.objective.model
+    nodes = [
+        (np.asarray(model.prepare(jnp.asarray(images))), labels)
+        for images, labels in scene.data.nodes[:2]
+    ]
+    two = SimulatedFederation(scene.objective, nodes, batch_size=run.batch_size, seed=run.seed)
+    given = run.settings
+    algorithm = FedAvg(LocalSvrg(given.learning_rate, given.period, given.rounds))
+    theta = scene.objective.init(methods.initial_model_key(run.seed))
+    state = begin(algorithm, two, theta)
+    key = methods.training_key(run.seed)
+    run_state = run_steps(algorithm, two, scene.centre, state, key)
+    return np.asarray(run_state.last_theta)
+
+
+def run_steps(algorithm, federation, centre, state, key):
+    return run(algorithm, federation, centre, state, key, budget=Budget(1))
+
+
+@pytest.mark.flower
+def test_flowers_own_way_of_a_process_for_every_message_works_too(tmp_path):
+    processes = Processes(tmp_path / "federation")
+    try:
+        processes.start_superlink()
+        for name in NAMES:
+            state = tmp_path / "state" / name
+            processes.start_node(isolation="subprocess", **settings(name, state=state))
+        study = tmp_path / "study.toml"
+        run_ = write_study(study, config("bilevel-cg", steps=1))
+        processes.submit(study, tmp_path / "out")
+        directory = RunDirectory(tmp_path / "out" / "runs", run_)
+        wait_until(directory.is_finished, PATIENCE, "the end of the run")
+    finally:
+        processes.stop()
+    equals_simulation(run_, tmp_path / "out", tmp_path, 1e-5)
