@@ -55,7 +55,8 @@ def test_report_json_is_one_object_and_out_leaves_the_study_alone(fedkin, tmp_pa
 def test_report_of_a_partial_study_names_what_is_missing(fedkin, tmp_path):
     config = study(seed=[0, 1], method=["bilevel", "fedavg"])
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     invent_run(store, config.runs()[0])
     status, out, err = fedkin("report", "out")
     assert status == 0
