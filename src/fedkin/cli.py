@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.commands import data
+from fedkin.commands import data, theory
 from fedkin.commands.bench import bench
 from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
@@ -36,6 +36,7 @@ app.command()(reproduce)
 app.command()(bench)
 app.command()(report)
 app.add_typer(data.app, name="data")
+app.add_typer(theory.app, name="theory")
 
 
 def _show_version(wanted: bool) -> None:

@@ -51,12 +51,12 @@ def quadratic_nodes(rows: Array, l2: float) -> QuadraticNodes:
     return QuadraticNodes(rows, moment, jnp.asarray(l2))
 
 
-def draw(key: Key, nodes: QuadraticNodes, runs: int, period: int, chance: Array) -> Draws:
+def draw(key: Key, nodes: QuadraticNodes, runs: int, period: int, chance: Array | float) -> Draws:
     """Draw the points and coins of one round of all runs."""
     shape = (period, runs, nodes.rows.shape[0])
     point_key, coin_key = jax.random.split(key)
     points = jax.random.randint(point_key, shape, 0, nodes.rows.shape[1])
-    return Draws(points, jax.random.bernoulli(coin_key, chance, shape))
+    return Draws(points, jax.random.bernoulli(coin_key, jnp.asarray(chance), shape))
 
 
 @partial(jax.jit, static_argnames=("period", "keep"))

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from fedkin.claims.quadratic_svrg import QuadraticNodes, local_svrg, quadratic_nodes
+from fedkin.claims.tables import numbers, select
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.theory.constants import Constants
 from fedkin.theory.schedules import (
@@ -90,6 +91,12 @@ def measure_local_svrg(study: SvrgStudy, progress: Progress) -> pd.DataFrame:
                 )
                 frames.append(_svrg_curve(study, nodes, targets, weights, period, fraction, key))
         return pd.concat(frames, ignore_index=True)
+
+
+def largest_share_of_bound(svrg: pd.DataFrame) -> float:
+    """Return the largest (mean error + 2 standard errors) / bound: below 1 the proposition holds."""
+    largest = numbers(svrg, "error") + 2 * numbers(svrg, "standard_error")
+    return float(np.max(largest / numbers(svrg, "bound")))
 
 
 def _heterogeneous_nodes(rng: np.random.Generator) -> tuple[QuadraticNodes, Array]:
@@ -192,6 +199,13 @@ class RoundsStudy:
     runs: int = 4
     refresh_probability: float = 0.2
     seed: int = 0
+
+    def with_effort(self, factor: float) -> "RoundsStudy":
+        """Return the study with so many times the outer iterations, but enough for a fit."""
+        first, second, third, fourth = (
+            max(2 * ASYMPTOTIC, round(factor * count)) for count in self.iterations
+        )
+        return replace(self, iterations=(first, second, third, fourth))
 
 
 @dataclass(frozen=True)
@@ -432,22 +446,24 @@ def fit_slopes(rounds: pd.DataFrame) -> list[Slope]:
         rounds: From `measure_rounds`.
     """
     slopes = []
-    for (problem, period), group in rounds.groupby(["outer_problem", "period"], sort=False):
-        logs = np.log(group["rounds"].to_numpy(dtype=float))
+    kinds = rounds[["outer_problem", "period"]].drop_duplicates()
+    for problem, period in kinds.itertuples(index=False):
+        group = select(rounds, outer_problem=problem, period=period)
+        logs = np.log(numbers(group, "rounds"))
         wanted = np.linspace(logs[min(ASYMPTOTIC, len(logs)) - 1], logs[-1], 10)
         chosen = np.unique(np.searchsorted(logs, wanted - 1e-12).clip(max=len(logs) - 1))
         picked = group.iloc[chosen]
-        accuracy = np.log(picked["accuracy"].to_numpy(dtype=float))
-        promised = np.log(picked["promised"].to_numpy(dtype=float))
+        accuracy = np.log(numbers(picked, "accuracy"))
+        promised = np.log(numbers(picked, "promised"))
         slope, error = _jackknife_slope(accuracy, logs[chosen])
         slopes.append(
             Slope(
                 str(problem),
-                int(period),  # pyright: ignore[reportArgumentType]
+                int(period),
                 slope,
                 error,
                 _slope(promised, logs[chosen]),
-                PREDICTED_SLOPES[str(problem), int(period) > 1],  # pyright: ignore
+                PREDICTED_SLOPES[str(problem), int(period) > 1],
                 len(chosen),
             )
         )

@@ -8,6 +8,8 @@ from scipy.optimize import brentq
 HARD_CASE_GAP = 1e-12
 """How far above the largest eigenvalue, in its own units, the multiplier's search begins."""
 
+ROOT_TOLERANCE = np.float64(1e-14)
+
 
 class BallMaximum(NamedTuple):
     """The largest value of a function on a ball, and where it is taken."""
@@ -53,5 +55,7 @@ def _boundary_or_inside(curvatures: np.ndarray, slopes: np.ndarray, radius: floa
             others = float(coordinates[:-1] @ coordinates[:-1])
             coordinates[-1] = np.sqrt(max(radius**2 - others, 0.0))
         return coordinates
-    multiplier = brentq(excess, lowest, lowest + length / radius + scale, xtol=1e-300, rtol=1e-14)
+    multiplier = brentq(
+        excess, lowest, lowest + length / radius + scale, xtol=1e-300, rtol=ROOT_TOLERANCE
+    )
     return slopes / (multiplier - curvatures)

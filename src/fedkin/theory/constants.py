@@ -11,7 +11,7 @@ R      a bound on the norm of θ(w), over all weights
 No strongly convex loss is Lipschitz everywhere, so ℓ_0 holds on a ball: that of radius 2R, which gradient
 descent from zero cannot leave, since it never moves away from θ(w).
 
-A node needs to tell nothing but the six numbers of `NodeSummary`; the constants follow from them.
+A node needs to tell nothing but the five numbers of `NodeSummary`; the constants follow from them.
 """
 
 import math
@@ -76,7 +76,7 @@ class Constants:
 
 
 class NodeSummary(NamedTuple):
-    """All that the constants need to know of a node: six numbers (arrays of them for several nodes)."""
+    """All that the constants need to know of a node: five numbers (arrays of them for several nodes)."""
 
     batch_smoothness: Array
     """The largest curvature of a mini-batch's loss."""
@@ -86,7 +86,6 @@ class NodeSummary(NamedTuple):
     """The smallest curvature of the node's loss."""
     hessian_lipschitz: Array
     """A Lipschitz constant of the Hessian of the node's loss."""
-    loss_at_zero: Array
     gradient_at_zero: Array
     """‖∇L_k(0)‖."""
 
@@ -109,7 +108,6 @@ def summarise(
         moment: Array
         cubed_norm: Array
         largest: Array
-        loss: Array
         gradient: Array
 
     def add(index: Array, sums: Sums) -> Sums:
@@ -122,14 +120,11 @@ def summarise(
         own = rows.T @ rows
         small = own if features <= len(rows) else rows @ rows.T
         largest = jnp.linalg.eigvalsh(small)[-1]
-        loss, gradient = jax.value_and_grad(objective.batch_loss)(
-            jnp.zeros(objective.size, dtype), batch
-        )
+        gradient = jax.grad(objective.batch_loss)(jnp.zeros(objective.size, dtype), batch)
         return Sums(
             sums.moment + own,
             sums.cubed_norm + shares @ norms**3,
             jnp.maximum(sums.largest, largest),
-            sums.loss + loss,
             sums.gradient + gradient,
         )
 
@@ -140,7 +135,6 @@ def summarise(
         add,
         Sums(
             jnp.zeros((features, features), dtype),
-            zero,
             zero,
             zero,
             jnp.zeros(objective.size, dtype),
@@ -155,7 +149,6 @@ def summarise(
         # A saturated logistic loss has no curvature but the regulariser's.
         (smallest if isinstance(model, Ridge) else 0.0) + jnp.asarray(model.l2, dtype),
         SOFTMAX_CUBE * sums.cubed_norm / batches * (0 if isinstance(model, Ridge) else 1),
-        sums.loss / batches,
         jnp.linalg.norm(sums.gradient / batches) * (1 + ROUNDING),
     )
 
@@ -173,23 +166,21 @@ def constants(nodes: NodeSummary, validation: NodeSummary) -> Constants:
         validation: The centre's; it is only part of the outer loss, so it decides no μ and no ℓ_1 of
             training, but its curvature is in ℓ_F, which has one ℓ_1 for both.
     """
-    everybody = NodeSummary(
-        *(
-            np.append(np.atleast_1d(np.asarray(own, dtype=np.float64)), float(centre))
-            for own, centre in zip(nodes, validation, strict=True)
-        )
-    )
-    strong_convexity = float(np.min(everybody.strong_convexity[:-1]))
+    own = {name: np.asarray(value, np.float64) for name, value in nodes._asdict().items()}
+    centre = {name: float(value) for name, value in validation._asdict().items()}
+    strong_convexity = float(np.min(own["strong_convexity"]))
     if strong_convexity <= 0:
         raise InputError("the theory needs a strongly convex loss: give the model an l2 above 0")
-    radius = float(np.max(everybody.gradient_at_zero[:-1])) / strong_convexity
-    lipschitz = everybody.gradient_at_zero + everybody.smoothness * 2 * radius
+    radius = float(np.max(own["gradient_at_zero"])) / strong_convexity
+    reach = 2 * radius
+    lipschitz = max(
+        float(np.max(own["gradient_at_zero"] + own["smoothness"] * reach)),
+        centre["gradient_at_zero"] + centre["smoothness"] * reach,
+    )
     return Constants(
-        lipschitz=float(np.max(lipschitz)),
-        smoothness=float(
-            max(np.max(everybody.batch_smoothness[:-1]), everybody.smoothness[-1], strong_convexity)
-        ),
-        hessian_lipschitz=float(np.max(everybody.hessian_lipschitz)),
+        lipschitz=lipschitz,
+        smoothness=max(float(np.max(own["batch_smoothness"])), centre["smoothness"]),
+        hessian_lipschitz=max(float(np.max(own["hessian_lipschitz"])), centre["hessian_lipschitz"]),
         strong_convexity=strong_convexity,
         radius=radius,
     )
