@@ -352,7 +352,8 @@ def draw_examples(
             alpha=0.5,
             linewidth=0,
         )
-        gaps = np.geomspace(*np.quantile(numbers(scatter, "gap"), [0, 1]), 50)
+        found = numbers(scatter, "gap")
+        gaps = np.geomspace(found.min(), found.max(), 50)
         axes[1].plot(
             gaps,
             constant * np.sqrt(gaps),

@@ -4,9 +4,9 @@ The paper's example (`sec:EBexampel`): inputs x ~ N(0, I) everywhere, labels y =
 the centre's θ_0 = 0, the others θ_k at distance δ from it, in a cone around one direction, so that no mixture
 of them is like the centre (Assumption 2').
 
-All that a least-squares fit needs of a data set are A = XᵀX/n and c = Xᵀy/n. Their joint distribution is known
-(Wishart and normal), so they are drawn directly, which makes data sets of any size equally cheap. The excess
-risk is known too: ½‖θ − θ_0‖².
+All that a least-squares fit needs of a data set are A = XᵀX/n and c = Xᵀy/n. Their joint distribution is
+known (Wishart and normal), so they are drawn directly, which makes data sets of any size equally cheap. The
+excess risk is known too: ½‖θ − θ_0‖².
 """
 
 import math

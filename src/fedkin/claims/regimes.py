@@ -94,9 +94,9 @@ def _summary(risks: dict[str, np.ndarray]) -> dict[str, float | str | bool]:
     """
     runs = math.sqrt(len(risks["bilevel"]))
     found: dict[str, float | str | bool] = {}
-    for name, values in risks.items():
-        found[name] = float(values.mean())
-        found[f"{name}_standard_error"] = float(values.std(ddof=1)) / runs
+    for name, own in risks.items():
+        found[name] = float(own.mean())
+        found[f"{name}_standard_error"] = float(own.std(ddof=1)) / runs
     for name in RIVALS:
         difference = risks[name] - risks["bilevel"]
         found[f"gain_over_{name}"] = float(difference.mean())

@@ -15,7 +15,6 @@ Arguments may be arrays, which broadcast.
 ====================  ==============================================================================
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -218,21 +217,23 @@ def border_with_local_training(situation: Situation) -> Real:
 
 
 def border_with_equal_weights(situation: Situation) -> Real:
-    """Return the G above which Corollary 2 is smaller than the bound of equal weights, constants being 1.
+    r"""Return the G above which Bi-level's bound is smaller than that of equal weights, constants being 1.
 
-    Both bounds are a sampling term plus a slope times G. Equal weights use the data of all K nodes and so
-    have the smaller sampling term; Bi-level has the smaller slope once there are data enough. Infinite
-    where its slope is not smaller: then equal weights have the better bound at any G.
+    Both proofs bound twice a uniform deviation and twice the bias. With the same constant in both,
+
+    .. math:: 2\sqrt{\frac{Jb^2(\nu+J+\log(1/\delta))}{n_{train}}} + 2\varepsilon G
+              \quad\text{against}\quad
+              2\sqrt{\frac{\nu+K+\log(1/\delta)}{Kn_{train}}} + \frac{2\sqrt{K-J}}{K} G .
+
+    Equal weights use the data of all K nodes and have the smaller first term as a rule; Bi-level has the
+    smaller slope once there are data enough. Infinite where it has not: then no G is large enough.
     """
-
-    def line(bound: Callable[[Situation], Real]) -> tuple[Real, Real]:
-        offset = bound(situation.but(distance=0.0))
-        return offset, bound(situation.but(distance=1.0)) - offset
-
-    bilevel_offset, bilevel_slope = line(corollary_2)
-    equal_offset, equal_slope = line(equal_weights)
-    gain = np.asarray(equal_slope - bilevel_slope)
-    needed = np.maximum(bilevel_offset - equal_offset, 0)
+    sampling = corollary_2(situation.but(distance=0.0))
+    others = np.sqrt(np.asarray(situation.nodes - situation.similar, dtype=float))
+    equal_slope = 2 * others / situation.nodes
+    equal_sampling = equal_weights(situation.but(distance=0.0))
+    gain = np.asarray(equal_slope - 2 * weight_distance(situation))
+    needed = np.maximum(2 * sampling - equal_sampling, 0)
     return np.where(gain > 0, needed / np.where(gain > 0, gain, 1), np.inf)[()]
 
 
