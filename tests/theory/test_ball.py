@@ -24,8 +24,10 @@ def test_no_point_of_the_ball_is_better(seed, size, radius, shift):
         0.5 * best.point @ matrix @ best.point + vector @ best.point, rel=1e-9, abs=1e-9
     )
     points = rng.normal(size=(2000, size))
-    points *= radius * rng.uniform(size=(2000, 1)) ** (1 / size) / np.linalg.norm(
-        points, axis=1, keepdims=True
+    points *= (
+        radius
+        * rng.uniform(size=(2000, 1)) ** (1 / size)
+        / np.linalg.norm(points, axis=1, keepdims=True)
     )
     values = 0.5 * np.sum(points @ matrix * points, axis=1) + points @ vector
     assert values.max() <= best.value + 1e-7 * (1 + abs(best.value))
@@ -41,4 +43,6 @@ def test_by_hand():
     hard = maximise_quadratic(np.diag([2.0, 0.0]), np.array([0.0, 1.0]), 1.0)
     assert hard.value == pytest.approx(1.25, rel=1e-6)
     # A linear function: the radius times its length.
-    assert maximise_quadratic(np.zeros((2, 2)), np.array([3.0, 4.0]), 2.0).value == pytest.approx(10)
+    assert maximise_quadratic(np.zeros((2, 2)), np.array([3.0, 4.0]), 2.0).value == pytest.approx(
+        10
+    )

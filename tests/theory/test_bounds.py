@@ -50,13 +50,9 @@ def test_theorem_2_by_hand():
 
 
 def test_corollaries_by_hand():
-    assert bounds.corollary_1(BY_HAND) == pytest.approx(
-        480**-0.5 + 3 * (64**-0.25 + 480**-0.125)
-    )
+    assert bounds.corollary_1(BY_HAND) == pytest.approx(480**-0.5 + 3 * (64**-0.25 + 480**-0.125))
     # Jb²(ν + J + log 1/δ)/n_train = 2·¼·6/480 = 1/160.
-    assert bounds.corollary_2(BY_HAND) == pytest.approx(
-        160**-0.5 + 3 * (16**-0.25 + 32**-0.125)
-    )
+    assert bounds.corollary_2(BY_HAND) == pytest.approx(160**-0.5 + 3 * (16**-0.25 + 32**-0.125))
     assert not bounds.corollaries_apply(BY_HAND)
     assert bounds.corollaries_apply(BY_HAND.but(valid=1e9, train=1e16, lipschitz=1.0))
 

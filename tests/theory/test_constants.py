@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,30 +25,41 @@ def batch(points):
 
 def federation(kind, seed, l2, intercept):
     if kind == "ridge":
-        nodes, validation = regression_nodes([7, 4, 9], features=2, seed=seed)
+        nodes, validation = regression_nodes([7, 7, 7], features=2, seed=seed)
         return Ridge(l2=l2, intercept=intercept), nodes, validation
-    nodes, validation = classification_nodes([7, 4, 9], features=2, seed=seed)
+    nodes, validation = classification_nodes([7, 7, 7], features=2, seed=seed)
     return Logistic(l2=l2, intercept=intercept, classes=3), nodes, validation
+
+
+@partial(jax.jit, static_argnums=0)
+def gradient(objective, theta, points):
+    return jax.grad(objective.batch_loss)(theta, points)
+
+
+@partial(jax.jit, static_argnums=0)
+def hessian(objective, theta, points):
+    return jax.hessian(objective.batch_loss)(theta, points)
 
 
 def minimiser(objective, weights, batches):
     """Newton's method: an independent solver."""
-
-    def loss(theta):
-        return sum(w * objective.batch_loss(theta, b) for w, b in zip(weights, batches, strict=True))
-
     theta = jnp.zeros(objective.size)
-    for _ in range(30):
-        theta = theta - jnp.linalg.solve(jax.hessian(loss)(theta), jax.grad(loss)(theta))
+    for _ in range(20):
+        slope = sum(
+            w * gradient(objective, theta, b) for w, b in zip(weights, batches, strict=True)
+        )
+        curvature = sum(
+            w * hessian(objective, theta, b) for w, b in zip(weights, batches, strict=True)
+        )
+        theta = theta - jnp.asarray(np.linalg.solve(np.asarray(curvature), np.asarray(slope)))
     return theta
 
 
-@pytest.mark.parametrize("kind", ["ridge", "logistic"])
-@given(
-    seed=st.integers(0, 10**6),
-    l2=st.sampled_from([0.01, 0.3, 2.0]),
-    intercept=st.booleans(),
+@pytest.mark.parametrize(
+    ("kind", "l2", "intercept"),
+    [("ridge", 0.05, True), ("ridge", 2.0, False), ("logistic", 0.05, True)],
 )
+@given(seed=st.integers(0, 10**6))
 @settings(deadline=None, max_examples=12)
 def test_the_constants_are_bounds(kind, seed, l2, intercept):
     model, nodes, validation = federation(kind, seed, l2, intercept)
@@ -62,23 +75,23 @@ def test_the_constants_are_bounds(kind, seed, l2, intercept):
             2 * found.radius * rng.uniform() * direction / np.linalg.norm(direction), jnp.float32
         )
 
-    gradient = jax.jit(jax.grad(objective.batch_loss))
-    hessian = jax.jit(jax.hessian(objective.batch_loss))
     for _ in range(3):
         theta, other = in_ball(), in_ball()
         for each in everybody:
-            assert jnp.linalg.norm(gradient(theta, each)) <= found.lipschitz * ROUNDING
-            change = jnp.linalg.norm(hessian(theta, each) - hessian(other, each), ord=2)
+            assert jnp.linalg.norm(gradient(objective, theta, each)) <= found.lipschitz * ROUNDING
+            change = np.linalg.norm(
+                hessian(objective, theta, each) - hessian(objective, other, each), ord=2
+            )
             assert change <= (
                 found.hessian_lipschitz * jnp.linalg.norm(theta - other) * ROUNDING + 1e-4
             )
         for each in own:
-            assert jnp.linalg.eigvalsh(hessian(theta, each))[0] >= (
+            assert np.linalg.eigvalsh(hessian(objective, theta, each))[0] >= (
                 found.strong_convexity - 1e-4 * found.smoothness
             )
         for inputs, labels in nodes:
             point = Batch(jnp.asarray(inputs[:1]), jnp.asarray(labels[:1]), None)
-            largest = jnp.linalg.eigvalsh(hessian(theta, point))[-1]
+            largest = np.linalg.eigvalsh(hessian(objective, theta, point))[-1]
             assert largest <= found.smoothness * ROUNDING
     for _ in range(3):
         weights = rng.dirichlet(np.ones(len(own)))
@@ -147,8 +160,8 @@ def test_what_is_not_strongly_convex_is_refused():
         constants_of_data(MLP(hidden=2, task="regression"), nodes, nodes[0])  # pyright: ignore
 
 
-@given(seed=st.integers(0, 10**6), size=st.integers(1, 6))
-@settings(deadline=None, max_examples=25)
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_power_iteration_and_lanczos_against_eigenvalues(seed, size):
     rng = np.random.default_rng(seed)
     matrix = rng.normal(size=(size, size)).astype(np.float32)

@@ -47,8 +47,8 @@ def test_encloses_the_distance(seed, same, count):
     found = statistical_distance(target, nodes, 1.5)
     assert found.exact == (same or count == 1) or found.upper <= found.lower * (1 + 1e-9)
     points = rng.normal(size=(500, 3))
-    points *= 1.5 * rng.uniform(size=(500, 1)) ** (1 / 3) / np.linalg.norm(
-        points, axis=1, keepdims=True
+    points *= (
+        1.5 * rng.uniform(size=(500, 1)) ** (1 / 3) / np.linalg.norm(points, axis=1, keepdims=True)
     )
     best = max(gap(target, nodes, point) for point in points)
     assert best <= found.upper * (1 + 1e-9)

@@ -89,6 +89,8 @@ def _svrg_panel(axes: Any, svrg: pd.DataFrame) -> None:
             axes.plot(curve["steps"], curve["error"], linewidth=1.8, **style)
             axes.plot(curve["steps"], curve["bound"], linewidth=0.9, alpha=0.75, **style)
     axes.set_yscale("log")
+    # Below this there is only rounding.
+    axes.set_ylim(1e-14, 30 * float(numbers(svrg, "bound").max()))
     axes.set_xlabel("steps T of Local-SVRG")
     axes.set_ylabel("E f(x̄) − f(x*)")
     axes.set_title("Local-SVRG: error (thick) stays below its bound (thin)", loc="left")
@@ -174,7 +176,7 @@ def draw_regimes(study: RegimeStudy, cells: pd.DataFrame) -> Figure:
             Patch(facecolor="#D9D9D9", label="pale: not beyond doubt"),
             Line2D([], [], color="black", marker="o", markersize=4, label="measured borders"),
             Line2D(
-                [], [], color="black", dashes=(4, 2), label="Bi-level | local by the paper's bounds"
+                [], [], color="black", dashes=(4, 2), label="Bi-level | local: the paper's bounds"
             ),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=8.5)
@@ -289,7 +291,7 @@ def draw_cap(cells: pd.DataFrame, nodes: int) -> Figure:
                 panel.axvline(1 / similar, color=colour, linewidth=0.8, alpha=0.6)
         axes[0].set_yscale("log")
         axes[0].set_ylabel("excess risk")
-        axes[0].set_title("Bi-level's excess risk is least near b = 1/J", loc="left")
+        axes[0].set_title("Excess risk falls until b = 1/J, then is flat or rises", loc="left")
         axes[1].set_ylabel("weight on the K − J dissimilar nodes")
         axes[1].set_title("A cap below 1/J forces weight on them", loc="left")
         axes[2].set_ylabel("effective number of nodes, 1/Σw²")
@@ -309,6 +311,9 @@ def draw_cap(cells: pd.DataFrame, nodes: int) -> Figure:
                 Line2D([], [], color=GREY, linewidth=0.8, label="b = 1/J"),
             ],
             fontsize=8,
+            frameon=True,
+            framealpha=1,
+            edgecolor="white",
         )
 
     return _figure(13.2, 4.2, (1.15, 1, 1), draw)

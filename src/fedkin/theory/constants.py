@@ -17,6 +17,7 @@ A node needs to tell nothing but the five numbers of `NodeSummary`; the constant
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -200,9 +201,11 @@ def constants_of_data(
 
 def _summary_of_points(model: LinearModel, inputs: Any, labels: Any) -> NodeSummary:
     inputs = model.prepare(jnp.asarray(inputs))
-    labels = jnp.asarray(labels)
-    objective = Objective.create(model, inputs)
+    return _summarise_points(Objective.create(model, inputs), inputs, jnp.asarray(labels))
 
+
+@partial(jax.jit, static_argnums=0)
+def _summarise_points(objective: Objective, inputs: Array, labels: Array) -> NodeSummary:
     def fetch(index: Array) -> Batch:
         return Batch(inputs[index][None], labels[index][None], None)
 

@@ -105,7 +105,7 @@ def local_svrg_bound(
         )
     q, step, away = refresh_probability, learning_rate * smoothness, period - 1
     factor = 4 + 32 * step**2 / (3 * q) + 30 * math.e * step**3 * away * (2 + q) / q
-    decay = (1 - learning_rate * strong_convexity) ** (steps + 1)
+    decay = _decay(learning_rate, strong_convexity, steps)
     drift = 45 * math.e / 2 * smoothness * learning_rate**2 * away**2 * heterogeneity
     return decay * factor * start_distance**2 / learning_rate + drift
 
@@ -123,7 +123,7 @@ class ErrorConstants:
         self, strong_convexity: float, learning_rate: float, period: int, steps: float
     ) -> float:
         """Bound E‖∇F − its approximation‖² (`eq:lemmaineq1`)."""
-        decay = (1 - learning_rate * strong_convexity) ** (steps + 1)
+        decay = _decay(learning_rate, strong_convexity, steps)
         away = period - 1
         training = self.c1 / learning_rate * decay * (self.c2 + self.c3 * away)
         return training + self.c4 * learning_rate**2 * away**2
@@ -304,6 +304,11 @@ def _largest_squared_norm(cap: float) -> float:
     """Return max ‖w‖² on Δ(b): as many weights at the cap as fit, and one with the rest."""
     full = math.floor(1 / cap + 1e-9)
     return full * cap**2 + max(1 - full * cap, 0.0) ** 2
+
+
+def _decay(learning_rate: float, strong_convexity: float, steps: float) -> float:
+    """Return (1 − γμ)^(T+1), exactly for the tiny γμ and the millions of steps that theory asks for."""
+    return math.exp((steps + 1) * math.log1p(-learning_rate * strong_convexity))
 
 
 def _hypergradient_slope(constants: Constants) -> float:
