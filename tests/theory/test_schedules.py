@@ -214,12 +214,12 @@ def test_rounds_grow_with_the_powers_of_the_theorems(problem, period, power):
     """Õ hides logarithms: the local slope lies below the power, and nears it as ε falls."""
     made = schedule(problem, period)
     slopes = []
-    for epsilon in (1e-2, 1e-5):
-        counts = [made.iterations(epsilon * factor) for factor in (10.0, 0.1)]
-        rounds = [made.rounds(count) for count in counts]
-        slopes.append(math.log(rounds[1] / rounds[0]) / math.log(0.01))
+    for few, many in ((10**2, 10**4), (10**5, 10**7)):
+        rounds = made.rounds(many) / made.rounds(few)
+        accuracy = made.promised(many) / made.promised(few)
+        slopes.append(math.log(rounds) / math.log(accuracy))
     assert slopes[1] <= power
-    assert abs(slopes[1] - power) < abs(slopes[0] - power) + 1e-3
+    assert slopes[1] > slopes[0]
     assert slopes[1] >= power * 1.35
 
 
@@ -237,7 +237,7 @@ def test_iterations_are_the_fewest_that_suffice():
 
 
 @given(seed=st.integers(0, 10**6), nodes=st.sampled_from([2, 3, 7]), share=st.floats(0, 1))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=10)
 def test_distances_on_the_capped_simplex(seed, nodes, share):
     from fedkin.numerics.simplex import project_capped_simplex
 

@@ -195,7 +195,7 @@ class RoundsStudy:
     nodes: int = 6
     decades: float = 3.0
     period: int = 2
-    iterations: tuple[int, int, int, int] = (80, 200, 40, 80)
+    iterations: tuple[int, int, int, int] = (200, 200, 40, 80)
     runs: int = 4
     refresh_probability: float = 0.2
     seed: int = 0
