@@ -1,7 +1,7 @@
 """`fedkin.fit`: from arrays to weights and a model."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import pandas as pd
 from fedkin.algorithms.centre import Centre
 from fedkin.data.arrays import CheckedArrays, Points, check_arrays
 from fedkin.errors import InputError
-from fedkin.experiments import methods
+from fedkin.experiments import methods, theory_plan
 from fedkin.experiments.history import to_row
 from fedkin.experiments.methods import MethodSettings, OuterName, PresetName, SolverName
 from fedkin.experiments.runner import Budget, Evaluation, Keep, RunState, begin, run
@@ -39,6 +39,8 @@ def fit(
     synchronizations: int | None = None,
     keep: Keep | None = None,
     preset: PresetName = "automatic",
+    schedule: Literal["theory"] | None = None,
+    epsilon: float | None = None,
     learning_rate: float | None = None,
     period: int | None = None,
     rounds: int | None = None,
@@ -86,6 +88,12 @@ def fit(
             `pfedme` do not converge, but hover, so there it is always the best.
         preset: Where open choices below come from: `automatic`, from the data, or `paper`, the fixed
             values of the paper's experiments.
+        schedule: `theory` takes all step sizes and numbers of steps from the paper's theory, for `ridge`
+            and `logistic`, with Algorithm 2 (or with 3: outer="proximal"); of the choices below, only
+            `period` (default 1) and `refresh_probability` (default 0.1) are left. It is slow: its
+            constants are those of the worst case (docs/theory.md).
+        epsilon: With that schedule, how near to its minimum the validation loss (with its regulariser)
+            shall come in expectation; for Algorithm 3, how small the stationarity measure shall be.
         learning_rate: The step size γ of training.
         period: The number τ of local steps between synchronizations.
         rounds: Synchronizations of one training run within an outer step.
@@ -142,6 +150,14 @@ def fit(
     ):
         if value is not None and not (isinstance(value, int) and value >= 1):
             raise InputError(f"{name} must be a whole number from 1 on, not {value!r}")
+    if schedule not in (None, "theory"):
+        raise InputError(f"schedule={schedule!r} is unknown; choose 'theory' or leave it out")
+    if epsilon is not None and schedule is None:
+        raise InputError(
+            "epsilon is a setting of schedule='theory': give that too, or leave it out"
+        )
+    if keep is None and schedule is not None:
+        keep = "random" if outer == "proximal" else "last"
     task = _task(model, task)
     arrays = check_arrays(nodes, validation, test, task=task, classes=classes)
     point_shape = arrays.validation[0].shape[1:]
@@ -161,17 +177,31 @@ def fit(
         and method not in methods.DEFAULT_PROXIMAL
     )
     key = methods.training_key(seed)
-    algorithm, cost = methods.build(
-        method, settings, federation, centre, methods.building_key(seed)
-    )
+    limit = steps or (20 if preset == "paper" else 50)
+    keep = keep or ("last" if converges else "best")
+    if schedule is None:
+        algorithm, cost = methods.build(
+            method, settings, federation, centre, methods.building_key(seed)
+        )
+    else:
+        algorithm, cost = theory_plan.plan(
+            method,
+            settings,
+            epsilon,
+            federation,
+            centre,
+            methods.building_key(seed),
+            limited=steps is not None or synchronizations is not None,
+        )
+        limit = steps or algorithm.iterations
     outcome = run(
         algorithm,
         federation,
         centre,
         begin(algorithm, federation, objective.init(methods.initial_model_key(seed)), cost),
         key,
-        budget=Budget(steps or (20 if preset == "paper" else 50), synchronizations),
-        keep=keep or ("last" if converges else "best"),
+        budget=Budget(limit, synchronizations),
+        keep=keep,
         test=None if arrays.test is None else _prepare(chosen, arrays.test),
         after_step=None if on_step is None else lambda state: on_step(state.history[-1]),
     )

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.commands import data, federation
+from fedkin.commands import data, federation, theory
 from fedkin.commands.bench import bench
 from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
@@ -39,6 +39,7 @@ app.command()(bench)
 app.command()(report)
 app.add_typer(data.app, name="data")
 app.add_typer(federation.app, name="federation")
+app.add_typer(theory.app, name="theory")
 
 
 def _show_version(wanted: bool) -> None:

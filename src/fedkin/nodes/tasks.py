@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from fedkin.data.batches import NodeData
 from fedkin.models.objective import Objective
 from fedkin.nodes import ditto, oracles, pfedme, svrg
+from fedkin.theory.constants import summarise
 from fedkin.types import Array, Key, Message, Vector
 
 NodeState = dict[str, Any]
@@ -250,6 +251,14 @@ def smoothness(
     return state, answer
 
 
+def constants(
+    objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
+) -> tuple[NodeState, dict[str, Array]]:
+    """Answer with the five numbers that the theory needs of a node (linear models only)."""
+    summary = summarise(objective, data.batch, data.batches)
+    return state, summary._asdict() | {"evaluations": data.points}
+
+
 TASKS: Mapping[str, Task] = {
     "inner_svrg_round": Task(partial(svrg_round, problem="inner"), ("inner",), begin_inner),
     "adjoint_svrg_round": Task(
@@ -265,5 +274,6 @@ TASKS: Mapping[str, Task] = {
     "slope": Task(slope, ("linearisation",)),
     "loss": Task(loss),
     "smoothness": Task(smoothness),
+    "constants": Task(constants),
 }
 """Every task by its name."""

@@ -15,7 +15,7 @@ CLEANING_STEPS = 4
 """Newton steps on the multiplier after the exact search; they only remove rounding errors."""
 
 
-def project_capped_simplex(point: Array | np.ndarray, cap: float = 1.0) -> Array:
+def project_capped_simplex(point: Array | np.ndarray, cap: float | Array = 1.0) -> Array:
     r"""Project a point onto the capped simplex of the paper.
 
     .. math:: P(v) = \operatorname{argmin}_w \|w - v\|^2
@@ -27,7 +27,8 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float = 1.0) -> Array
 
     Args:
         point: The vector :math:`v` of K finite numbers.
-        cap: The largest weight :math:`b` that one node may get, between 1/K and 1.
+        cap: The largest weight :math:`b` that one node may get, between 1/K and 1. Inside compiled code
+            it may be traced; then nobody checks it.
 
     Returns:
         The projection, in the floating-point type of `point`.
@@ -40,7 +41,8 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float = 1.0) -> Array
         raise InputError(f"a vector of at least one number is needed, not shape {point.shape}")
     if not jnp.issubdtype(point.dtype, jnp.floating):
         point = point.astype(jnp.result_type(float))
-    check_cap(cap, point.size)
+    if not isinstance(cap, Tracer):
+        check_cap(float(cap), point.size)
     if not isinstance(point, Tracer) and not np.isfinite(point).all():
         raise InputError("the vector to project has entries that are NaN or infinite")
     # The explicit type keeps one compiled version for weakly and strongly typed arrays alike.

@@ -1,0 +1,61 @@
+"""The largest value of a quadratic function on a ball, exactly: a trust-region problem turned round."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+HARD_CASE_GAP = 1e-12
+"""How far above the largest eigenvalue, in its own units, the multiplier's search begins."""
+
+ROOT_TOLERANCE = np.float64(1e-14)
+
+
+class BallMaximum(NamedTuple):
+    """The largest value of a function on a ball, and where it is taken."""
+
+    value: float
+    point: np.ndarray
+
+
+def maximise_quadratic(matrix: np.ndarray, vector: np.ndarray, radius: float) -> BallMaximum:
+    r"""Maximise a quadratic function, convex or not, on the ball around zero.
+
+    .. math:: \max_x\ \tfrac12 x^\top H x + v^\top x \quad\text{s.t.}\quad \|x\| \le r
+
+    x is a global maximiser iff :math:`(\lambda I - H) x = v` with :math:`\lambda \ge 0`,
+    :math:`\lambda I - H` positive semidefinite and :math:`\lambda (r - \|x\|) = 0`. In the basis of
+    H's eigenvectors that is one equation in one unknown.
+    """
+    matrix = np.asarray(matrix, dtype=np.float64)
+    curvatures, basis = np.linalg.eigh((matrix + matrix.T) / 2)
+    slopes = basis.T @ np.asarray(vector, dtype=np.float64)
+    coordinates = _boundary_or_inside(curvatures, slopes, radius)
+    value = 0.5 * curvatures @ coordinates**2 + slopes @ coordinates
+    return BallMaximum(float(value), basis @ coordinates)
+
+
+def _boundary_or_inside(curvatures: np.ndarray, slopes: np.ndarray, radius: float) -> np.ndarray:
+    """Return the maximiser's coordinates along the eigenvectors; eigenvalues come in rising order."""
+    length = float(np.linalg.norm(slopes))
+    if curvatures[-1] < 0 and np.linalg.norm(slopes / curvatures) <= radius:
+        return -slopes / curvatures
+    lowest = max(float(curvatures[-1]), 0.0)
+    scale = max(abs(lowest), length / radius, np.finfo(float).tiny)
+    lowest += HARD_CASE_GAP * scale
+
+    def excess(multiplier: float) -> float:
+        return float(np.linalg.norm(slopes / (multiplier - curvatures))) - radius
+
+    if excess(lowest) <= 0:
+        # The "hard case": nothing pushes along the top eigenvector, so the rest of the way to the
+        # boundary may be gone along it, either way.
+        coordinates = slopes / (lowest - curvatures)
+        if curvatures[-1] >= 0:
+            others = float(coordinates[:-1] @ coordinates[:-1])
+            coordinates[-1] = np.sqrt(max(radius**2 - others, 0.0))
+        return coordinates
+    multiplier = brentq(
+        excess, lowest, lowest + length / radius + scale, xtol=1e-300, rtol=ROOT_TOLERANCE
+    )
+    return slopes / (multiplier - curvatures)

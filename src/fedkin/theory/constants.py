@@ -1,0 +1,230 @@
+r"""The constants of the paper's Assumption 1, of linear models, from data.
+
+=====  ==============================================================================================
+ℓ_0    Lipschitz constant of every node's loss (of the centre's too) on a ball of parameters
+ℓ_1    Lipschitz constant of the gradient of every mini-batch's loss; a step draws one mini-batch
+ℓ_2    Lipschitz constant of the Hessian of every node's loss
+μ      strong convexity of every node's loss
+R      a bound on the norm of θ(w), over all weights
+=====  ==============================================================================================
+
+No strongly convex loss is Lipschitz everywhere, so ℓ_0 holds on a ball: that of radius 2R, which gradient
+descent from zero cannot leave, since it never moves away from θ(w).
+
+A node needs to tell nothing but the five numbers of `NodeSummary`; the constants follow from them.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedkin.errors import InputError
+from fedkin.models.base import LinearModel, as_float
+from fedkin.models.linear import Logistic, Ridge
+from fedkin.models.objective import Batch, Objective
+from fedkin.types import Array
+
+ROUNDING = 1e-5
+"""Eigenvalues in single precision are this exact, relative to the largest; bounds are widened by it."""
+
+SOFTMAX_CUBE = math.sqrt(2) ** 3 / (6 * math.sqrt(3))
+"""No third derivative of log-sum-exp along a unit vector is larger: it is the third central moment of a
+variable of range √2 at the most, and r³/(6√3) is the largest of a variable of range r."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of Assumption 1 for one federation.
+
+    Args:
+        lipschitz: ℓ_0.
+        smoothness: ℓ_1.
+        hessian_lipschitz: ℓ_2.
+        strong_convexity: μ.
+        radius: R.
+        estimated: False where these are proven bounds, True where they were found by sampling
+            (`fedkin.theory.estimates`) and may be exceeded elsewhere.
+    """
+
+    lipschitz: float
+    smoothness: float
+    hessian_lipschitz: float
+    strong_convexity: float
+    radius: float
+    estimated: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"the constant {name} must be a number from 0 on, not {value!r}")
+        if not 0 < self.strong_convexity <= self.smoothness:
+            raise InputError(
+                f"the theory needs 0 < μ ≤ ℓ_1, but μ = {self.strong_convexity:g} and "
+                f"ℓ_1 = {self.smoothness:g}; a larger l2 makes the loss strongly convex"
+            )
+
+    @property
+    def condition(self) -> float:
+        """ℓ_1/μ."""
+        return self.smoothness / self.strong_convexity
+
+
+class NodeSummary(NamedTuple):
+    """All that the constants need to know of a node: five numbers (arrays of them for several nodes)."""
+
+    batch_smoothness: Array
+    """The largest curvature of a mini-batch's loss."""
+    smoothness: Array
+    """The largest curvature of the node's loss."""
+    strong_convexity: Array
+    """The smallest curvature of the node's loss."""
+    hessian_lipschitz: Array
+    """A Lipschitz constant of the Hessian of the node's loss."""
+    gradient_at_zero: Array
+    """‖∇L_k(0)‖."""
+
+
+def summarise(
+    objective: Objective, fetch: Callable[[Array], Batch], batches: Array | int
+) -> NodeSummary:
+    """Summarise a node's data for a linear model.
+
+    Args:
+        objective: Ridge or logistic regression.
+        fetch: Returns one of the node's mini-batches, points along the first axis.
+        batches: The number of the node's mini-batches.
+    """
+    model = _linear(objective)
+    features = math.prod(objective.point_shape) + model.intercept
+    dtype = jnp.result_type(float)
+
+    class Sums(NamedTuple):
+        moment: Array
+        cubed_norm: Array
+        largest: Array
+        gradient: Array
+
+    def add(index: Array, sums: Sums) -> Sums:
+        batch = fetch(index)
+        rows = _completed(model, batch)
+        count = len(rows)
+        shares = jnp.full(count, 1 / count, dtype) if batch.weights is None else batch.weights
+        norms = jnp.linalg.norm(rows, axis=1)
+        rows = rows * jnp.sqrt(shares)[:, None]
+        own = rows.T @ rows
+        small = own if features <= len(rows) else rows @ rows.T
+        largest = jnp.linalg.eigvalsh(small)[-1]
+        gradient = jax.grad(objective.batch_loss)(jnp.zeros(objective.size, dtype), batch)
+        return Sums(
+            sums.moment + own,
+            sums.cubed_norm + shares @ norms**3,
+            jnp.maximum(sums.largest, largest),
+            sums.gradient + gradient,
+        )
+
+    zero = jnp.zeros((), dtype)
+    sums = lax.fori_loop(
+        0,
+        batches,
+        add,
+        Sums(
+            jnp.zeros((features, features), dtype),
+            zero,
+            zero,
+            jnp.zeros(objective.size, dtype),
+        ),
+    )
+    curvatures = jnp.linalg.eigvalsh(sums.moment / batches)
+    largest = curvatures[-1] * (1 + ROUNDING)
+    smallest = jnp.maximum(curvatures[0] - ROUNDING * curvatures[-1], 0)
+    return NodeSummary(
+        model.curvature_bound * sums.largest * (1 + ROUNDING) + model.l2,
+        model.curvature_bound * largest + model.l2,
+        # A saturated logistic loss has no curvature but the regulariser's.
+        (smallest if isinstance(model, Ridge) else 0.0) + jnp.asarray(model.l2, dtype),
+        SOFTMAX_CUBE * sums.cubed_norm / batches * (0 if isinstance(model, Ridge) else 1),
+        jnp.linalg.norm(sums.gradient / batches) * (1 + ROUNDING),
+    )
+
+
+def constants(nodes: NodeSummary, validation: NodeSummary) -> Constants:
+    r"""Put the summaries together.
+
+    - :math:`\mu\|\hat\theta(w)\| \le \|\sum_k w_k \nabla L_k(0)\|` by strong convexity, so
+      :math:`R = \max_k \|\nabla L_k(0)\| / \mu` (weights are at least zero and sum to one).
+    - :math:`\|\nabla L_k(\theta)\| \le \|\nabla L_k(0)\| + \lambda_{\max}\|\theta\|`, for k = 0 too: the
+      paper's Assumption 1 forgets the centre, but its proofs need it.
+
+    Args:
+        nodes: The nodes' summaries, stacked.
+        validation: The centre's; it is only part of the outer loss, so it decides no μ and no ℓ_1 of
+            training, but its curvature is in ℓ_F, which has one ℓ_1 for both.
+    """
+    own = {name: np.asarray(value, np.float64) for name, value in nodes._asdict().items()}
+    centre = {name: float(value) for name, value in validation._asdict().items()}
+    strong_convexity = float(np.min(own["strong_convexity"]))
+    if strong_convexity <= 0:
+        raise InputError("the theory needs a strongly convex loss: give the model an l2 above 0")
+    radius = float(np.max(own["gradient_at_zero"])) / strong_convexity
+    reach = 2 * radius
+    lipschitz = max(
+        float(np.max(own["gradient_at_zero"] + own["smoothness"] * reach)),
+        centre["gradient_at_zero"] + centre["smoothness"] * reach,
+    )
+    return Constants(
+        lipschitz=lipschitz,
+        smoothness=max(float(np.max(own["batch_smoothness"])), centre["smoothness"]),
+        hessian_lipschitz=max(float(np.max(own["hessian_lipschitz"])), centre["hessian_lipschitz"]),
+        strong_convexity=strong_convexity,
+        radius=radius,
+    )
+
+
+def constants_of_data(
+    model: LinearModel, nodes: Sequence[tuple[Any, Any]], validation: tuple[Any, Any]
+) -> Constants:
+    """Compute the constants from (X, y) of every node, with steps that draw single points.
+
+    Mini-batches have smaller or equal constants: the mean of points curves no more than the worst.
+    """
+    stacked = [_summary_of_points(model, *points) for points in (*nodes, validation)]
+    *own, centre = stacked
+    return constants(NodeSummary(*(jnp.stack(column) for column in zip(*own, strict=True))), centre)
+
+
+def _summary_of_points(model: LinearModel, inputs: Any, labels: Any) -> NodeSummary:
+    inputs = model.prepare(jnp.asarray(inputs))
+    return _summarise_points(Objective.create(model, inputs), inputs, jnp.asarray(labels))
+
+
+@partial(jax.jit, static_argnums=0)
+def _summarise_points(objective: Objective, inputs: Array, labels: Array) -> NodeSummary:
+    def fetch(index: Array) -> Batch:
+        return Batch(inputs[index][None], labels[index][None], None)
+
+    return summarise(objective, fetch, len(labels))
+
+
+def _completed(model: LinearModel, batch: Batch) -> Array:
+    """Return the features of each point, completed by a constant where the model has an intercept."""
+    features = as_float(batch.inputs).astype(jnp.result_type(float))
+    if model.intercept:
+        return jnp.append(features, jnp.ones((len(features), 1), features.dtype), axis=1)
+    return features
+
+
+def _linear(objective: Objective) -> LinearModel:
+    model = objective.model
+    if not isinstance(model, (Ridge, Logistic)):
+        raise InputError(
+            f"the constants of {type(model).__name__} do not follow from the data: they are known for "
+            "ridge and logistic regression; fedkin.theory.estimates estimates those of other models"
+        )
+    return model
