@@ -21,7 +21,7 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable '.[dev]'
+	$(INSTALL) --editable '.[dev,flower]'
 	@touch $@ $(VENV)/.base
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
@@ -38,7 +38,7 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 	$(BIN)/lint-imports
 
 test: check  ## all checks and all tests
-	$(BIN)/python -m pytest -n 2 $(TEST_ARGUMENTS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGUMENTS)
 
 flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty minutes
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedkin.commands import data
+from fedkin.commands import data, federation
 from fedkin.commands.bench import bench
 from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
@@ -38,6 +38,7 @@ app.command()(reproduce)
 app.command()(bench)
 app.command()(report)
 app.add_typer(data.app, name="data")
+app.add_typer(federation.app, name="federation")
 
 
 def _show_version(wanted: bool) -> None:

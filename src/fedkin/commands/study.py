@@ -105,6 +105,11 @@ def _carry_out(
         outcome = carry_out(
             study, out, resume=resume, jobs=jobs, display=display, data_directory=data
         )
+    show_outcome(outcome, out, json)
+
+
+def show_outcome(outcome: StudyOutcome, out: Path, json: bool) -> None:
+    """End as every study ends: with its report, or with what was wrong."""
     page = None
     if outcome.finished:
         # What makes the report takes a moment to load, and is not needed before.

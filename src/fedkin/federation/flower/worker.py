@@ -7,13 +7,13 @@ one. It runs fedkin's own code only, whatever app a run brings: the app is never
 
 import argparse
 import logging
-import os
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 from flwr.app import Context, Message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import context_from_proto
@@ -47,8 +47,10 @@ from fedkin.federation.flower.node import answer
 
 logger = logging.getLogger("fedkin.node")
 
-INTERVAL = 0.1
+INTERVAL = 0.05
 """Seconds between two looks for work."""
+CALM_INTERVAL, CALM_AFTER = 1.0, 60.0
+"""The same when there has been none for so many seconds: looking costs a part of a core."""
 
 LONGEST_FETCH = 600.0
 """Seconds that the parts of a message may take to arrive."""
@@ -76,17 +78,19 @@ class Worker:
             )
         self._client = self._connect(*interceptors)
 
-    def look(self) -> None:
-        """Look for a message, and begin to answer it.
+    def look(self) -> bool:
+        """Look for a message, and begin to answer it; tell whether there is one.
 
         Every message has a thread of its own: one whose run has ended meanwhile never arrives whole, and
         Flower waits for it; the next ones need not.
         """
         request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         response = self._client.AcquireTask(request)
-        if response.HasField("task") and response.token:
-            arguments = (response.task.task_id, response.token)
-            threading.Thread(target=self._work, args=arguments, daemon=True).start()
+        if not (response.HasField("task") and response.token):
+            return False
+        arguments = (response.task.task_id, response.token)
+        threading.Thread(target=self._work, args=arguments, daemon=True).start()
+        return True
 
     def _work(self, task: int, token: str) -> None:
         client = self._connect(RuntimeTokenHttpInterceptor(token))
@@ -159,20 +163,20 @@ def main() -> None:
     if arguments.secret_file is not None:
         secret = load_superexec_auth_secret(secret_file=str(arguments.secret_file))
     worker = Worker(arguments.runtime_api_address, secret)
+    last = time.monotonic()
     while arguments.parent_pid is None or _exists(arguments.parent_pid):
-        worker.look()
-        time.sleep(INTERVAL)
+        if worker.look():
+            last = time.monotonic()
+        time.sleep(INTERVAL if time.monotonic() - last < CALM_AFTER else CALM_INTERVAL)
     sys.exit(0)
 
 
 def _exists(process: int) -> bool:
+    """Tell whether a process is there; one that has ended may stay listed until its parent looks."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        return True
-    return True
 
 
 if __name__ == "__main__":
