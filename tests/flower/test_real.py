@@ -21,6 +21,8 @@ from flower.processes import Processes, wait_until
 from flower.recorder import Recorder
 from flower.trials import NAMES, assert_same, config, outcome, settings
 
+pytestmark = pytest.mark.xdist_group("federation")
+
 PATIENCE = 900
 """Seconds that anything may take: on a calm machine a run takes one minute, on a busy one many."""
 
@@ -179,7 +181,6 @@ def test_a_supernode_killed_in_mid_run_comes_back(trial, tmp_path):
     run, directory = trial.submit(config("bilevel-cg", steps=6), out, patience=45)
     wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
     trial.processes.kill("majority-2")
-    trial.processes.kill("majority-2-worker")
 
     def dropped():
         return "majority-2 was dropped" in (directory.path / "log.txt").read_text()
@@ -210,7 +211,7 @@ def test_nodes_that_answer_nonsense_are_left_out_of_what_the_others_learn(tmp_pa
             processes.start_node(**(settings(name) | common))
         for trick, number in tricks.items():
             own = settings(f"majority-{number}") | common
-            processes.start_node(module="flower.saboteur", sabotage=trick, **own)
+            processes.start_node(sabotage=trick, **own)
         run = config("fedavg", steps=1, rounds=4).model_copy(
             update={"minority_nodes": 2, "majority_nodes": 4}
         )
@@ -264,7 +265,7 @@ def test_flowers_own_way_of_a_process_for_every_message_works_too(tmp_path):
         processes.start_superlink()
         for name in NAMES:
             state = tmp_path / "state" / name
-            processes.start_node(isolation="subprocess", **settings(name, state=state))
+            processes.start_node(bare=True, **settings(name, state=state))
         study = tmp_path / "study.toml"
         run_ = write_study(study, config("bilevel-cg", steps=1))
         processes.submit(study, tmp_path / "out")
