@@ -28,8 +28,9 @@ def free_port():
 class Processes:
     """A federation on this machine, without TLS; everything it starts ends with it."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, *, database=False):
         self.directory = directory
+        self.database = directory / "state.db" if database else None
         self.port = free_port()
         self.started: dict[str, subprocess.Popen] = {}
         self.environment = {
@@ -64,7 +65,7 @@ class Processes:
             )
 
     def start_superlink(self):
-        server = Server("127.0.0.1", self.port, self.directory / "state.db", certificate=None)
+        server = Server("127.0.0.1", self.port, self.database, certificate=None)
         self.start("superlink", *superlink_command(server))
         self.wait_for_port(self.port)
 

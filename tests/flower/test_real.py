@@ -60,10 +60,10 @@ def write_study(path, run, patience=120):
 
 
 class Trial:
-    """A federation of three nodes that stays for all tests of this file."""
+    """A federation of three nodes."""
 
-    def __init__(self, directory):
-        self.processes = Processes(directory)
+    def __init__(self, directory, *, database=False):
+        self.processes = Processes(directory, database=database)
         self.directory = directory
         self.processes.start_superlink()
         self.recorder = Recorder(self.processes.port)
@@ -91,6 +91,7 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
+    """One federation for all tests of this file that leave it as it was."""
     made = Trial(tmp_path_factory.mktemp("federation"))
     try:
         yield made
@@ -161,16 +162,21 @@ def test_fedavg_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_path):
 
 
 @pytest.mark.flower
-def test_a_superlink_that_is_started_again_goes_on_with_its_database(trial, tmp_path):
-    out = tmp_path / "out"
-    run, directory = trial.submit(config("bilevel-cg"), out)
-    wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
-    trial.processes.kill("superlink")
-    for process in trial.processes.left_running("flwr-serverapp"):
-        os.kill(process, signal.SIGKILL)
-    trial.processes.start_superlink()
-    trial.submit(config("bilevel-cg"), out)
-    trial.finish(directory)
+def test_a_superlink_that_is_started_again_goes_on_with_its_database(tmp_path):
+    """Its nodes stay, and find it again; the run goes on from its checkpoint."""
+    trial = Trial(tmp_path / "federation", database=True)
+    try:
+        out = tmp_path / "out"
+        run, directory = trial.submit(config("bilevel-cg"), out)
+        wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
+        trial.processes.kill("superlink")
+        for process in trial.processes.left_running("flwr-serverapp"):
+            os.kill(process, signal.SIGKILL)
+        trial.processes.start_superlink()
+        trial.submit(config("bilevel-cg"), out)
+        trial.finish(directory)
+    finally:
+        trial.stop()
     equals_simulation(run, out, tmp_path, 1e-5)
 
 
