@@ -1,5 +1,14 @@
+from pathlib import Path
+
 import jax
 import pytest
+
+from fedkin.compilation import keep_compiled_code
+
+
+def pytest_configure(config):
+    # Tests, the two workers that run them and the programs they start compile much of the same code.
+    keep_compiled_code(Path(config.cache.mkdir("compiled")))
 
 
 @pytest.fixture

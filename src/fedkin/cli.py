@@ -13,6 +13,8 @@ from fedkin.commands.output import notes, results
 from fedkin.commands.predict import predict
 from fedkin.commands.report import report
 from fedkin.commands.study import reproduce, run
+from fedkin.compilation import keep_compiled_code
+from fedkin.data.cache import user_cache_directory
 from fedkin.errors import FedkinError
 from fedkin.version import __version__
 
@@ -59,6 +61,7 @@ def options(
 
 def main() -> None:
     """Run the command line; bad input ends with one line `error: …` and exit status 2."""
+    keep_compiled_code(user_cache_directory() / "compiled")
     try:
         status = app(standalone_mode=False)
     except FedkinError as error:

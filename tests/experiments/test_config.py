@@ -32,6 +32,9 @@ def test_the_directory_name_depends_on_the_config_alone():
     assert again.directory == one.directory
     assert one.directory.startswith("digits-1-minority-bilevel-0-")
     assert one.model_copy(update={"synchronizations": 801}).directory != one.directory
+    assert one.model_copy(update={"synchronizations": None}).directory != one.directory
+    # Published results are found by this name: it must not change when parameters are added.
+    assert one.directory == "digits-1-minority-bilevel-0-ed18c364f098"
 
 
 def test_candidates_are_short_runs_on_the_first_seed():

@@ -70,6 +70,38 @@ def test_tuning_takes_the_best_validation_accuracy_and_the_others_follow(tmp_pat
     assert again.ended == []  # nothing is done twice
 
 
+def test_a_changed_study_shows_its_own_runs_and_loses_none(tmp_path):
+    out = tmp_path / "out"
+
+    def ended(learning_rate, seeds):
+        display = Silent()
+        made = study(method="local", seed=seeds, settings={"learning_rate": learning_rate})
+        carry_out(made, out, resume=out.exists(), jobs=1, display=display)
+        return display.ended
+
+    assert len(ended(0.05, [0, 1])) == 2
+    assert len(ended(0.02, [0])) == 1
+    table = fedkin.results(out, best=True)
+    assert table.parameters.str.contains("learning_rate=0.02").tolist() == [True]
+    assert len(pd.read_csv(out / "index.csv")) == 1
+    # Back to the first, with one seed more: only that one is run.
+    assert [run.split("-")[4] for run, _ in ended(0.05, [0, 1, 2])] == ["2"]
+    assert fedkin.results(out, best=True).seed.tolist() == [0, 1, 2]
+
+
+def test_seeds_come_one_after_the_other_so_that_half_a_study_has_every_cell(tmp_path):
+    display = Silent()
+    made = study(method=["fedavg", "local"], setting=[1, 2], seed=[4, 3], steps=1)
+    carry_out(made, tmp_path / "out", resume=False, jobs=1, display=display)
+    names = [run.split("-") for run, _ in display.ended]
+    assert [(int(name[4]), name[1], name[3]) for name in names] == [
+        (seed, setting, method)
+        for seed in (4, 3)
+        for setting in ("1", "2")
+        for method in ("fedavg", "local")
+    ]
+
+
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     made = study(method=["fedavg", "local"], settings={"learning_rate": [1e30, 0.05]})
     display = Silent()

@@ -38,6 +38,8 @@ class NodeData(NamedTuple):
     """How many mini-batches the node has."""
     points: Array
     """The number of the node's points."""
+    together: Array
+    """0, 1, …: as many numbers as a pass over all points takes mini-batches at once."""
 
     def batch(self, index: Array) -> Batch:
         """Fetch one mini-batch, points along the first axis."""
@@ -58,8 +60,12 @@ class NodeData(NamedTuple):
         )
 
 
-OWN_FIELDS = NodeData(None, None, None, 0, 0, 0)  # pyright: ignore[reportArgumentType]
+OWN_FIELDS = NodeData(None, None, None, 0, 0, 0, None)  # pyright: ignore[reportArgumentType]
 """Which fields differ from node to node in a stack: the `in_axes` of `vmap`."""
+
+NUMBERS_AT_ONCE = 630_000
+"""Mini-batches of so many pixels or features are computed together: few enough for a core's cache as
+floats, enough to make the cost of starting an operation small."""
 
 ALIGNMENT = 64
 """Bytes: JAX adopts a NumPy array that begins at a multiple of this, and copies any other."""
@@ -113,7 +119,20 @@ def stack_nodes(
         first=jnp.asarray(np.cumsum([0, *batches[:-1]]), jnp.int32),
         batches=jnp.asarray(batches, jnp.int32),
         points=jnp.asarray(counts, jnp.int32),
+        together=jnp.arange(_batches_at_once(max(batches), pool[0].size), dtype=jnp.int32),
     )
+
+
+def _batches_at_once(batches: int, numbers: int) -> int:
+    """Choose how many of a node's mini-batches to compute together, so that few are wasted.
+
+    Args:
+        batches: The mini-batches of the largest node.
+        numbers: Numbers in a mini-batch.
+    """
+    most = max(1, NUMBERS_AT_ONCE // numbers)
+    turns = -(-batches // most)
+    return -(-batches // turns)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

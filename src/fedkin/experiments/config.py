@@ -59,8 +59,12 @@ class RunConfig(BaseModel):
 
     @property
     def directory(self) -> str:
-        """The name of the run's directory: readable, and unique for the config."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """The name of the run's directory: readable, and unique for the config.
+
+        What is left open does not count, so that a field added to a later version, open by default,
+        leaves the names of earlier runs alone.
+        """
+        text = json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         dataset = Path(self.dataset).name
         setting = Path(str(self.setting)).stem

@@ -7,6 +7,7 @@ DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its librar
               checkpoint.npz    while the run is under way
               finished.json     written last: outcome, and a checksum of every other file
 DIR/tuning/NAME/…           the short runs that chose parameters
+DIR/former/NAME/…           runs that were part of the study before it was changed
 """
 
 import fcntl
@@ -15,7 +16,7 @@ import importlib.metadata
 import io
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,17 @@ class Store:
                     f"another process is working on {self.path}: wait for it, or end it"
                 ) from error
             yield
+
+    def select(self, runs: Iterable[RunConfig]) -> None:
+        """Make these the study's runs: others are set aside, and fetched when they are asked for again."""
+        former, wanted = self.path / "former", {run.directory for run in runs}
+        for path in list(self.runs.iterdir()):
+            if path.name not in wanted:
+                former.mkdir(exist_ok=True)
+                path.rename(former / path.name)
+        for name in wanted:
+            if (former / name).exists() and not (self.runs / name).exists():
+                (former / name).rename(self.runs / name)
 
     def finished(self) -> list[tuple[RunConfig, dict[str, Any], Path]]:
         """Return every finished run of the study: its config, its outcome, its directory."""

@@ -85,6 +85,7 @@ def carry_out(
     do = partial(_do, jobs=jobs, display=display, data_directory=data_directory, engine=engine)
     with store.locked():
         runs, failed_trials = _tune(study, store, do)
+        store.select(runs)
         failed = do(runs, store.runs, "running", after_run=store.write_index)
         store.write_index()
     finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
@@ -122,8 +123,10 @@ def _tune(
             tuned.append(chosen)
     if choices:
         write_atomically(store.path / "tuning.json", json.dumps(choices, indent=2).encode())
+    # One seed after the other: a study that is half done then has something to say on every cell.
     order = {(run.cell, run.method): place for place, run in enumerate(runs)}
-    return sorted(tuned, key=lambda run: order[run.cell, run.method]), failed
+    tuned.sort(key=lambda run: (study.seed.index(run.seed), order[run.cell, run.method]))
+    return tuned, failed
 
 
 FOLLOWED = ("learning_rate", "period")

@@ -34,7 +34,7 @@ COMPILED: dict[Any, jax.stages.Compiled] = {}
 SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """The compiler's option for code that keeps to the thread it is called from."""
 
-LEAST_SHARES = 2
+LEAST_SHARES = 4
 """So that two cores have work however small the data are; more nodes or larger data make more shares."""
 
 BYTES_AT_ONCE = 1_300_000

@@ -1,0 +1,179 @@
+"""The fast engine against plain loops over nodes and mini-batches, in single precision.
+
+The loops share nothing with the engine but the drawn numbers: their network is XLA's convolutions on
+images in rows and columns, their gradients and Hessian products are of one mini-batch of one node.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedkin.data.batches import divide
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.models.cnn import CNN
+from fedkin.models.objective import Objective
+from reference import reference_loss
+
+SIZES = (120, 39, 60)
+STEPS = 6
+RATE = 0.02
+KEY = jax.random.key(5)
+NETWORKS = [CNN((28, 28, 1), channels=2), CNN((32, 32, 3), channels=5)]
+
+
+class Loops:
+    """The federation twice: as the engine has it, and as lists of mini-batches of images."""
+
+    def __init__(self, model):
+        rng = np.random.default_rng(0)
+        nodes = []
+        for size in SIZES:
+            labels = rng.integers(0, 10, size).astype(np.int32)
+            images = rng.integers(0, 100, (size, *model.image_shape), np.uint8)
+            images[np.arange(size), labels] += 100
+            nodes.append((images, labels))
+        prepared = [(np.asarray(model.prepare(jnp.asarray(x))), y) for x, y in nodes]
+        self.objective = Objective.create(model, jnp.asarray(prepared[0][0][:2]))
+        self.federation = SimulatedFederation(self.objective, prepared, batch_size=20, seed=0)
+        self.batches = [
+            _mini_batches(images, labels, node) for node, (images, labels) in enumerate(nodes)
+        ]
+        self.theta = self.objective.init(jax.random.key(1))
+
+        def loss(theta, *batch):
+            return reference_loss(model, self.objective, theta, *batch)
+
+        self.gradient = jax.jit(jax.grad(loss))
+        self.product = jax.jit(
+            lambda theta, vector, *batch: jax.jvp(
+                lambda point: jax.grad(loss)(point, *batch), (theta,), (vector,)
+            )[1]
+        )
+
+    def full(self, node, function):
+        """The mean over a node's mini-batches."""
+        return sum(function(*batch) for batch in self.batches[node]) / len(self.batches[node])
+
+    def svrg(self, start, step_function, full_function, draws):
+        """Algorithm 1 for one node after the other, from the same first reference point."""
+        ends = []
+        for node in range(len(SIZES)):
+            x = y = start
+            full = self.full(node, lambda *batch: full_function(start, *batch))
+            for index, coin in zip(*draws(node), strict=True):
+                batch = self.batches[node][index]
+                moved = x - RATE * (step_function(x, *batch) - step_function(y, *batch) + full)
+                if coin:
+                    y, point = x, x
+                    full = self.full(node, lambda *batch, point=point: full_function(point, *batch))
+                x = moved
+            ends.append(x)
+        return np.stack(ends)
+
+    def svrg_draws(self, node):
+        batch_key, coin_key = jax.random.split(jax.random.fold_in(KEY, node))
+        count = len(self.batches[node])
+        return (
+            np.asarray(jax.random.randint(batch_key, (STEPS,), 0, count)),
+            np.asarray(jax.random.bernoulli(coin_key, 0.1, (STEPS,))),
+        )
+
+
+def _mini_batches(images, labels, node):
+    """Mini-batches in which every point of the node counts alike, however many there are in one."""
+    parts = divide(len(labels), 20, 0, node)
+    return [(images[rows], labels[rows], len(parts) / len(labels)) for rows in parts]
+
+
+@pytest.fixture(scope="module", params=NETWORKS, ids=["grey", "colour"])
+def loops(request):
+    return Loops(request.param)
+
+
+def relative_error(ours, plain):
+    return np.linalg.norm(np.asarray(ours) - plain) / np.linalg.norm(plain)
+
+
+def call(loops, task, message, **options):
+    return loops.federation.call(task, message, key=KEY, **options)[0]
+
+
+def svrg_message(point):
+    settings = {"learning_rate": RATE, "refresh_probability": 0.1, "averaging_rate": 0.0}
+    return {"point": point} | settings
+
+
+def test_a_round_of_training(loops):
+    ours = call(
+        loops, "inner_svrg_round", svrg_message(loops.theta), steps=STEPS, reply="point", start=True
+    )
+    plain = loops.svrg(loops.theta, loops.gradient, loops.gradient, loops.svrg_draws)
+    assert relative_error(ours["point"], plain) < 1e-5
+    # The model has moved much further than that.
+    assert relative_error(np.tile(loops.theta, (len(SIZES), 1)), plain) > 1e-2
+
+
+def test_a_round_of_the_solve_for_h_and_a_hessian_product(loops):
+    target = loops.full(0, lambda *batch: loops.gradient(loops.theta, *batch))
+
+    def gradient(point, *batch):
+        return loops.product(loops.theta, point, *batch) - target
+
+    start = 0.5 * target
+    ours = call(
+        loops,
+        "adjoint_svrg_round",
+        svrg_message(start) | {"theta": loops.theta, "target": target},
+        steps=STEPS,
+        reply="point",
+        start=True,
+    )
+    plain = loops.svrg(start, gradient, gradient, loops.svrg_draws)
+    assert relative_error(ours["point"], plain) < 1e-5
+
+    ours = call(loops, "hessian_product", {"theta": loops.theta, "vector": target}, start=True)
+    plain = np.stack(
+        [
+            loops.full(node, lambda *batch: loops.product(loops.theta, target, *batch))
+            for node in range(len(SIZES))
+        ]
+    )
+    assert relative_error(ours["product"], plain) < 1e-5
+
+
+def test_a_round_of_ditto_and_of_pfedme(loops):
+    ours = call(
+        loops,
+        "ditto_shared_round",
+        {"shared": loops.theta, "learning_rate": RATE},
+        steps=STEPS,
+    )
+    plain = []
+    for node, own in enumerate(loops.batches):
+        x = loops.theta
+        for index in jax.random.randint(jax.random.fold_in(KEY, node), (STEPS,), 0, len(own)):
+            x = x - RATE * loops.gradient(x, *own[index])
+        plain.append(x)
+    assert relative_error(ours["point"], np.stack(plain)) < 1e-5
+
+    ours = call(
+        loops,
+        "pfedme_round",
+        {"shared": loops.theta, "learning_rate": RATE, "proximal": 10.0, "tolerance": 0.0},
+        steps=3,
+        iterations=4,
+        reply="shared",
+    )
+    plain = []
+    for node, own in enumerate(loops.batches):
+        shared = loops.theta
+        for index in jax.random.randint(jax.random.fold_in(KEY, node), (3,), 0, len(own)):
+            theta = shared
+            for _ in range(4):
+                theta = theta - RATE * (
+                    loops.gradient(theta, *own[index]) + 10.0 * (theta - shared)
+                )
+            shared = shared - RATE * 10.0 * (shared - theta)
+        plain.append(shared)
+    assert relative_error(ours["point"], np.stack(plain)) < 1e-5
