@@ -37,8 +37,8 @@ def launch(tmp_path, identity, command, role="node"):
     return processes.start(command, variables, tmp_path / f"{role}.log")
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 20
+def wait_for(condition, seconds=20):
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it does not come true"
         time.sleep(0.05)
@@ -125,3 +125,19 @@ def test_the_end_of_a_log_is_shown_without_colours(tmp_path):
     assert processes.last_lines(log, 3) == []
     log.write_text("one\n\x1b[92mINFO \x1b[0m: two\nthree\n")
     assert processes.last_lines(log, 2) == ["INFO : two", "three"]
+
+
+def test_a_worker_ends_with_its_supernode(tmp_path, identity):
+    """Also while nobody answers at the SuperNode's port, where its messages come from."""
+    supernode = launch(tmp_path, identity, SLEEP, "supernode")
+    address = f"127.0.0.1:{processes.free_ports(1)[0]}"
+    command = [sys.executable, "-m", "fedkin.federation.flower.worker", "--parent-pid"]
+    command += [str(supernode.pid), "--runtime-api-address", address]
+    variables = processes.quiet_environment() | {
+        processes.IDENTITY: identity,
+        processes.ROLE: "worker",
+    }
+    worker = processes.start(command, variables, tmp_path / "worker.log")
+    wait_for(lambda: "failed, retrying" in (tmp_path / "worker.log").read_text(), seconds=120)
+    supernode.kill()
+    wait_for(lambda: not processes.is_alive(worker))

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import fedkin.federation.flower
+from fedkin.federation.flower.launch import Node, Server, superlink_command, supernode_command
 
 APP = Path(fedkin.federation.flower.__file__).parent / "app"
 BIN = Path(sys.executable).parent
@@ -27,8 +28,9 @@ def free_port():
 class Processes:
     """A federation on this machine, without TLS; everything it starts ends with it."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, *, database=False):
         self.directory = directory
+        self.database = directory / "state.db" if database else None
         self.port = free_port()
         self.started: dict[str, subprocess.Popen] = {}
         self.environment = {
@@ -62,59 +64,35 @@ class Processes:
                 start_new_session=True,
             )
 
-    def start_superlink(self, *options):
-        self.start(
-            "superlink",
-            BIN / "flower-superlink",
-            "--insecure",
-            "--port",
-            self.port,
-            "--database",
-            self.directory / "state.db",
-            "--disable-runtime-dependency-installation",
-            *options,
-        )
+    def start_superlink(self):
+        server = Server("127.0.0.1", self.port, self.database, certificate=None)
+        self.start("superlink", *superlink_command(server))
         self.wait_for_port(self.port)
 
-    def start_node(
-        self,
-        name,
-        isolation="process",
-        module="fedkin.federation.flower.worker",
-        superlink=None,
-        sabotage="",
-        **settings,
-    ):
-        port = free_port()
-        file = self.directory / f"{name}.toml"
+    def start_node(self, name, superlink=None, sabotage=None, bare=False, **settings):
+        """Start a node as `fedkin federation` does; or with a worker that plays a trick; or a bare one."""
+        port, link = free_port(), f"127.0.0.1:{superlink or self.port}"
+        file = self.directory / name / "node.toml"
+        file.parent.mkdir(exist_ok=True)
         lines = [f"{key} = {_toml(value)}" for key, value in {"name": name, **settings}.items()]
         file.write_text("\n".join(lines))
-        self.start(
-            name,
-            BIN / "flower-supernode",
-            "--insecure",
-            "--superlink",
-            f"127.0.0.1:{superlink or self.port}",
-            "--port",
-            port,
-            "--isolation",
-            isolation,
-            "--node-config",
-            f'settings="{file}"',
-        )
-        if isolation == "process":
+        if sabotage is None and not bare:
+            self.start(name, *supernode_command(Node(link, port, file, authority=None)))
+            return
+        command = [BIN / "flower-supernode", "--insecure", "--superlink", link, "--port", port]
+        command += ["--node-config", file, "--isolation", "subprocess" if bare else "process"]
+        self.start(name, *command)
+        if sabotage is not None:
             self.wait_for_port(port)
-            self.start(
-                f"{name}-worker",
+            worker = [
                 sys.executable,
                 "-m",
-                module,
-                "--runtime-api-address",
-                f"127.0.0.1:{port}",
+                "flower.saboteur",
                 "--parent-pid",
                 self.started[name].pid,
-                SABOTAGE=sabotage,
-            )
+            ]
+            worker += ["--runtime-api-address", f"127.0.0.1:{port}"]
+            self.start(f"{name}-worker", *worker, SABOTAGE=sabotage)
 
     def submit(self, job: Path, out: Path, *, resume=False, app=APP):
         """Give a run to the SuperLink; return its number."""

@@ -21,6 +21,8 @@ from flower.processes import Processes, wait_until
 from flower.recorder import Recorder
 from flower.trials import NAMES, assert_same, config, outcome, settings
 
+pytestmark = pytest.mark.xdist_group("federation")
+
 PATIENCE = 900
 """Seconds that anything may take: on a calm machine a run takes one minute, on a busy one many."""
 
@@ -58,10 +60,10 @@ def write_study(path, run, patience=120):
 
 
 class Trial:
-    """A federation of three nodes that stays for all tests of this file."""
+    """A federation of three nodes."""
 
-    def __init__(self, directory):
-        self.processes = Processes(directory)
+    def __init__(self, directory, *, database=False):
+        self.processes = Processes(directory, database=database)
         self.directory = directory
         self.processes.start_superlink()
         self.recorder = Recorder(self.processes.port)
@@ -89,6 +91,7 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
+    """One federation for all tests of this file that leave it as it was."""
     made = Trial(tmp_path_factory.mktemp("federation"))
     try:
         yield made
@@ -159,16 +162,21 @@ def test_fedavg_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_path):
 
 
 @pytest.mark.flower
-def test_a_superlink_that_is_started_again_goes_on_with_its_database(trial, tmp_path):
-    out = tmp_path / "out"
-    run, directory = trial.submit(config("bilevel-cg"), out)
-    wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
-    trial.processes.kill("superlink")
-    for process in trial.processes.left_running("flwr-serverapp"):
-        os.kill(process, signal.SIGKILL)
-    trial.processes.start_superlink()
-    trial.submit(config("bilevel-cg"), out)
-    trial.finish(directory)
+def test_a_superlink_that_is_started_again_goes_on_with_its_database(tmp_path):
+    """Its nodes stay, and find it again; the run goes on from its checkpoint."""
+    trial = Trial(tmp_path / "federation", database=True)
+    try:
+        out = tmp_path / "out"
+        run, directory = trial.submit(config("bilevel-cg"), out)
+        wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
+        trial.processes.kill("superlink")
+        for process in trial.processes.left_running("flwr-serverapp"):
+            os.kill(process, signal.SIGKILL)
+        trial.processes.start_superlink()
+        trial.submit(config("bilevel-cg"), out)
+        trial.finish(directory)
+    finally:
+        trial.stop()
     equals_simulation(run, out, tmp_path, 1e-5)
 
 
@@ -179,7 +187,6 @@ def test_a_supernode_killed_in_mid_run_comes_back(trial, tmp_path):
     run, directory = trial.submit(config("bilevel-cg", steps=6), out, patience=45)
     wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
     trial.processes.kill("majority-2")
-    trial.processes.kill("majority-2-worker")
 
     def dropped():
         return "majority-2 was dropped" in (directory.path / "log.txt").read_text()
@@ -210,7 +217,7 @@ def test_nodes_that_answer_nonsense_are_left_out_of_what_the_others_learn(tmp_pa
             processes.start_node(**(settings(name) | common))
         for trick, number in tricks.items():
             own = settings(f"majority-{number}") | common
-            processes.start_node(module="flower.saboteur", sabotage=trick, **own)
+            processes.start_node(sabotage=trick, **own)
         run = config("fedavg", steps=1, rounds=4).model_copy(
             update={"minority_nodes": 2, "majority_nodes": 4}
         )
@@ -264,7 +271,7 @@ def test_flowers_own_way_of_a_process_for_every_message_works_too(tmp_path):
         processes.start_superlink()
         for name in NAMES:
             state = tmp_path / "state" / name
-            processes.start_node(isolation="subprocess", **settings(name, state=state))
+            processes.start_node(bare=True, **settings(name, state=state))
         study = tmp_path / "study.toml"
         run_ = write_study(study, config("bilevel-cg", steps=1))
         processes.submit(study, tmp_path / "out")

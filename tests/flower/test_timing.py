@@ -18,7 +18,7 @@ def test_a_synchronization_takes_little_more_than_a_bare_one(tmp_path):
         for name in NAMES:
             processes.start_node(**settings(name))
         for number in range(3):
-            processes.start_node(f"bare-{number}", "subprocess", data="digits")
+            processes.start_node(f"bare-{number}", bare=True, data="digits")
         times = tmp_path / "times.json"
         app = Path(__file__).parent / "ping_app"
         processes.flwr("run", app, "here", "--run-config", f'out="{times}"', "--format", "json")

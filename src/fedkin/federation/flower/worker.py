@@ -7,11 +7,11 @@ one. It runs fedkin's own code only, whatever app a run brings: the app is never
 
 import argparse
 import logging
-import sys
+import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import psutil
 from flwr.app import Context, Message
@@ -47,7 +47,7 @@ from fedkin.federation.flower.node import answer
 
 logger = logging.getLogger("fedkin.node")
 
-INTERVAL = 0.1
+INTERVAL = 0.05
 """Seconds between two looks for work."""
 CALM_INTERVAL, CALM_AFTER = 1.0, 60.0
 """The same when there has been none for so many seconds: looking costs a part of a core."""
@@ -79,18 +79,18 @@ class Worker:
         self._client = self._connect(*interceptors)
 
     def look(self) -> bool:
-        """Look for a message, and begin to answer it; tell whether there was one.
+        """Look for a message, and begin to answer it; tell whether there is one.
 
         Every message has a thread of its own: one whose run has ended meanwhile never arrives whole, and
         Flower waits for it; the next ones need not.
         """
         request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         response = self._client.AcquireTask(request)
-        found = response.HasField("task") and bool(response.token)
-        if found:
-            arguments = (response.task.task_id, response.token)
-            threading.Thread(target=self._work, args=arguments, daemon=True).start()
-        return found
+        if not (response.HasField("task") and response.token):
+            return False
+        arguments = (response.task.task_id, response.token)
+        threading.Thread(target=self._work, args=arguments, daemon=True).start()
+        return True
 
     def _work(self, task: int, token: str) -> None:
         client = self._connect(RuntimeTokenHttpInterceptor(token))
@@ -162,13 +162,21 @@ def main() -> None:
     secret = None
     if arguments.secret_file is not None:
         secret = load_superexec_auth_secret(secret_file=str(arguments.secret_file))
+    if arguments.parent_pid is not None:
+        threading.Thread(target=_end_with, args=(arguments.parent_pid,), daemon=True).start()
     worker = Worker(arguments.runtime_api_address, secret)
     last = time.monotonic()
-    while arguments.parent_pid is None or _exists(arguments.parent_pid):
+    while True:
         if worker.look():
             last = time.monotonic()
         time.sleep(INTERVAL if time.monotonic() - last < CALM_AFTER else CALM_INTERVAL)
-    sys.exit(0)
+
+
+def _end_with(process: int) -> NoReturn:
+    """End this process when another is gone: looking for messages does not end, it tries for ever."""
+    while _exists(process):
+        time.sleep(0.5)
+    os._exit(0)
 
 
 def _exists(process: int) -> bool:
