@@ -222,7 +222,7 @@ class HardFederation:
     constants: Constants
     outer_smoothness: float
     """The largest eigenvalue of ∇²F: the ℓ_F that `eq:LF` bounds from above, here by a factor of about
-    a hundred."""
+    forty."""
 
     @property
     def hessian(self) -> Array:

@@ -22,6 +22,7 @@ bound the mean squared error of the hypergradient by
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from fedkin.errors import InputError
@@ -32,6 +33,9 @@ OuterProblem = Literal["convex", "non-convex"]
 
 LARGEST_STEP = 3 / 80
 """γ_0 ℓ_1 is never larger."""
+
+LONG_SUM = 10_000
+"""Sums of more terms than this are finished by an integral."""
 
 MOST_ITERATIONS = 10**12
 """No ε is so small that more outer iterations would be of use to anybody."""
@@ -319,13 +323,18 @@ def _hypergradient_slope(constants: Constants) -> float:
 
 def _power_sum(count: int, power: int) -> float:
     """Return Σ_{n=1}^{count} n^−power; long sums by their integral, from above."""
-    short = min(count, 10_000)
-    total = math.fsum(n**-power for n in range(1, short + 1))
+    short = min(count, LONG_SUM)
+    total = _short_power_sum(short, power)
     if count == short:
         return total
     if power == 1:
         return total + math.log(count / short)
     return total + (short ** (1 - power) - count ** (1 - power)) / (power - 1)
+
+
+@lru_cache
+def _short_power_sum(count: int, power: int) -> float:
+    return math.fsum(n**-power for n in range(1, count + 1))
 
 
 def _sum_of(function: Callable[[int], float], count: int) -> float:
