@@ -123,7 +123,7 @@ def test_the_hard_federation_is_what_it_says():
 
 
 def test_rounds_and_slopes_of_a_small_study():
-    study = rates.RoundsStudy(nodes=3, decades=2.0, iterations=(40, 40, 16, 16), runs=2)
+    study = rates.RoundsStudy(nodes=3, decades=2.0, iterations=(24, 24, 12, 12), runs=2)
     table = rates.measure_rounds(study, quiet)
     # The promise is kept, and the hypergradient is as exact as the schedule wants it.
     assert (table["accuracy"] <= table["promised"]).all()

@@ -102,7 +102,7 @@ def _svrg_panel(axes: Any, svrg: pd.DataFrame) -> None:
         Line2D([], [], color=GREY, dashes=dashes, label=f"γ = {_fraction(fraction)}γ₀")
         for fraction, dashes in zip(fractions, DASHES, strict=False)
     ]
-    axes.legend(handles=handles, loc="lower left", ncols=2, fontsize=8, handlelength=2.6)
+    axes.legend(handles=handles, loc="lower left", fontsize=8, handlelength=2.6)
 
 
 def _fraction(value: float) -> str:
