@@ -127,13 +127,13 @@ def read_condensed(directory: Path) -> Record:
     runs = [_read_row(row, by_run, directory) for row in read_table(directory / INDEX)]
     order = grid_order(study)
     runs = sorted(with_labels(runs), key=lambda run: (order(run.cell), run.seed))
-    missing = list(missing_runs(study, runs, lambda _: "not finished"))
+    missing = list(missing_runs(study, runs, lambda *_: "not finished"))
     return Record(directory, "study", runs, missing, request=study.model_dump(mode="json"))
 
 
 def planned_without_results(results: Path, name: str) -> list[Missing]:
     """Return all runs of a study of which nothing was collected."""
-    return list(missing_runs(_study(results, name), [], lambda _: "not begun"))
+    return list(missing_runs(_study(results, name), [], lambda *_: "not begun"))
 
 
 def read_trials(directory: Path) -> list[Trial]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,6 +111,15 @@ class Record:
         variants = [other for other, name in self.labels.items() if name == method]
         return look(method, variants.index(label))
 
+    def distinct(self, part: str, cells: Iterable[Cell]) -> list[str]:
+        """Return what cells have as `dataset`, `setting` or `target`, in the order of the study.
+
+        Where cells are missing, the order in which they are met is another one.
+        """
+        asked = [str(value) for value in self.request.get(part, [])]
+        found = dict.fromkeys(getattr(cell, part) for cell in cells)
+        return sorted(found, key=lambda value: asked.index(value) if value in asked else len(asked))
+
     def of(self, cell: Cell, label: str | None = None) -> list[Run]:
         """Return the runs of a cell, perhaps of one label only."""
         return [run for run in self.runs if run.cell == cell and label in (None, run.label)]
@@ -154,7 +163,8 @@ def _read_study(directory: Path) -> Record:
     runs = sorted(with_labels(runs), key=lambda run: (order(run.cell), run.seed))
     missing, doubt = [], ""
     try:
-        missing = list(missing_runs(study, runs, lambda name: _why(store.runs / name, damaged)))
+        why = _why_missing(store, {run.name for run in runs}, damaged)
+        missing = list(missing_runs(study, runs, why))
     except InputError as error:  # A setting of the user's own, whose file is no longer there.
         doubt = str(error)
     if not runs:
@@ -244,10 +254,20 @@ def _parameters(run: Run) -> dict[str, Any]:
     return own | own.pop("settings", {})
 
 
+RunKey = tuple[Cell, str, int]
+"""Cell, method and seed of a run."""
+
+
 def missing_runs(
-    study: StudyConfig, runs: list[Run], why: Callable[[str], str]
+    study: StudyConfig, runs: list[Run], why: Callable[[RunKey, str | None], str]
 ) -> Iterable[Missing]:
-    """Yield the runs of a study that are not among these; `why` tells the reason by a run's name."""
+    """Yield the runs of a study that are not among these.
+
+    Args:
+        study: What was asked for.
+        runs: The finished runs.
+        why: Tells the reason by what the run is and its name, None where tuning decides the name.
+    """
     finished = {run.name for run in runs}
     # Tuning, of itself or of the method it follows, decides a run's parameters, and so the name of
     # its directory: such runs are counted.
@@ -258,12 +278,42 @@ def missing_runs(
             if tuned[key] > 0:
                 tuned[key] -= 1
             else:
-                yield Missing(*key, "not finished")
+                yield Missing(*key, why(key, None))
         elif config.directory not in finished:
-            yield Missing(*key, why(config.directory))
+            yield Missing(*key, why(key, config.directory))
 
 
-def _why(path: Path, damaged: Mapping[str, str]) -> str:
+def _why_missing(
+    store: Store, finished: Collection[str], damaged: Mapping[str, str]
+) -> Callable[[RunKey, str | None], str]:
+    """Return what tells why a run is missing from a store."""
+    unfinished = _unfinished(store, finished)
+
+    def why(key: RunKey, name: str | None) -> str:
+        if name is not None:
+            return _reason(store.runs / name, damaged)
+        paths = unfinished.get(key)
+        return _reason(paths.pop(0), damaged) if paths else "not begun"
+
+    return why
+
+
+def _unfinished(store: Store, finished: Collection[str]) -> dict[RunKey, list[Path]]:
+    """Return the directories of runs that are not finished, by what they are runs of."""
+    found: dict[RunKey, list[Path]] = {}
+    for path in sorted(store.runs.iterdir()) if store.runs.is_dir() else []:
+        if path.name in finished:
+            continue
+        try:
+            config = read_config(path)
+        except InputError:  # What it was a run of cannot be told.
+            continue
+        found.setdefault((_cell(config), config.method, config.seed), []).append(path)
+    return found
+
+
+def _reason(path: Path, damaged: Mapping[str, str]) -> str:
+    """Say why a run is missing."""
     if path.name in damaged:
         return damaged[path.name]
     if not path.is_dir():
