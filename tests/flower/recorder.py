@@ -11,21 +11,40 @@ class Recorder:
         self.recorded = {"up": bytearray(), "down": bytearray()}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = []
+        self._open = set()
+        self._start(self._accept)
 
     def close(self):
+        """Stop listening, and end what is still open."""
+        for end in (self._listener, *self._open):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for thread in list(self._threads):
+            thread.join(10)
+
+    def _start(self, work, *arguments):
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
 
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:
-                node, _ = self._listener.accept()
-                link = socket.create_connection(self.target)
-                for source, sink, way in ((node, link, "up"), (link, node, "down")):
-                    arguments = (source, sink, self.recorded[way])
-                    threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
+                self._start(self._connect, self._listener.accept()[0])
 
-    def _pass_on(self, source, sink, record):
+    def _connect(self, node):
+        with node, contextlib.suppress(OSError), socket.create_connection(self.target) as link:
+            self._open |= {node, link}
+            down = self._start(self._pass_on, link, node, self.recorded["down"])
+            self._pass_on(node, link, self.recorded["up"])
+            down.join()
+            self._open -= {node, link}
+
+    @staticmethod
+    def _pass_on(source, sink, record):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 record.extend(data)

@@ -85,8 +85,8 @@ class Trial:
         wait_until(directory.is_finished, PATIENCE, f"the end of {directory.path.name}")
 
     def stop(self):
-        self.recorder.close()
         self.processes.stop()
+        self.recorder.close()
 
 
 @pytest.fixture(scope="module")
