@@ -118,3 +118,15 @@ def invent_study(path, config=None, **options) -> Store:
     for run in config.runs():
         invent_run(store, run, **options)
     return store
+
+
+def accuracies_on_disk(path) -> dict[tuple, list[float]]:
+    """Test accuracy at the best validation accuracy of each run, from the files alone."""
+    found = {}
+    for run in (path / "runs").iterdir():
+        config = json.loads((run / "config.json").read_text())["config"]
+        history = pd.read_parquet(run / "history.parquet").to_dict(orient="records")
+        best = max(history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
+        key = (config["dataset"], str(config["setting"]), config["target"], config["method"])
+        found.setdefault(key, []).append(best["test_accuracy"])
+    return found

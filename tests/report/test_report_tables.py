@@ -7,27 +7,14 @@ import json
 import math
 import statistics
 
-import pandas as pd
 import pytest
-from stores import invent_run, invent_study, study
+from stores import accuracies_on_disk, invent_run, invent_study, study
 
 from fedkin.errors import InputError
 from fedkin.experiments.config import with_settings
 from fedkin.experiments.store import Store
 from fedkin.report import answer, tables
 from fedkin.report.reading import read_record
-
-
-def accuracies_on_disk(path) -> dict[tuple, list[float]]:
-    """Test accuracy at the best validation accuracy of each run, from the files alone."""
-    found = {}
-    for run in (path / "runs").iterdir():
-        config = json.loads((run / "config.json").read_text())["config"]
-        history = pd.read_parquet(run / "history.parquet").to_dict(orient="records")
-        best = max(history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
-        key = (config["dataset"], str(config["setting"]), config["target"], config["method"])
-        found.setdefault(key, []).append(best["test_accuracy"])
-    return found
 
 
 def test_the_table_is_what_the_files_say(tmp_path):
@@ -163,6 +150,25 @@ def test_tuned_runs_are_not_missed_under_the_names_they_would_have_without_tunin
         invent_run(store, with_settings(run, {"learning_rate": 0.01}))
     record = read_record(store.path)
     assert [(each.method, each.seed) for each in record.missing] == [("fedavg", 1)]
+
+
+def test_a_tuned_study_says_why_runs_are_missing(tmp_path):
+    config = study(
+        seed=[0, 1, 2, 3], method="bilevel", tune={"bilevel": {"learning_rate": [0.05, 0.01]}}
+    )
+    store = Store(tmp_path / "out")
+    store.open(config, resume=False)
+    made = [
+        invent_run(store, with_settings(run, {"learning_rate": 0.01})) for run in config.runs()[:3]
+    ]
+    (made[1].path / "weights.json").write_text("{}")
+    (made[2].path / "finished.json").unlink()
+    made[2].log("failed: training diverged")
+    missing = {each.seed: each.reason for each in read_record(store.path).missing}
+    assert "damaged" in missing[1]
+    assert missing[2] == "failed: training diverged"
+    assert missing[3] == "not begun"
+    assert len(missing) == 3
 
 
 def test_a_setting_whose_file_is_gone_leaves_only_a_doubt(tmp_path):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,6 +110,15 @@ class Record:
         method = self.labels[label]
         variants = [other for other, name in self.labels.items() if name == method]
         return look(method, variants.index(label))
+
+    def distinct(self, part: str, cells: Iterable[Cell]) -> list[str]:
+        """Return what cells have as `dataset`, `setting` or `target`, in the order of the study.
+
+        Where cells are missing, the order in which they are met is another one.
+        """
+        asked = [str(value) for value in self.request.get(part, [])]
+        found = dict.fromkeys(getattr(cell, part) for cell in cells)
+        return sorted(found, key=lambda value: asked.index(value) if value in asked else len(asked))
 
     def of(self, cell: Cell, label: str | None = None) -> list[Run]:
         """Return the runs of a cell, perhaps of one label only."""
@@ -243,19 +252,37 @@ def _missing(
     # Tuning, of itself or of the method it follows, decides a run's parameters, and so the name of
     # its directory: such runs are counted.
     tuned = Counter((run.cell, run.method, run.seed) for run in runs)
+    unfinished = _unfinished(store, finished)
     for config in study.runs():
         key = (_cell(config), config.method, config.seed)
         if study.follow_bilevel or study.candidates(config):
             if tuned[key] > 0:
                 tuned[key] -= 1
             else:
-                yield Missing(*key, "not finished")
+                paths = unfinished.get(key)
+                yield Missing(*key, _reason(paths.pop(0), damaged) if paths else "not begun")
         elif config.directory not in finished:
-            path = store.runs / config.directory
-            yield Missing(*key, damaged.get(path.name) or _why_missing(path))
+            yield Missing(*key, _reason(store.runs / config.directory, damaged))
 
 
-def _why_missing(path: Path) -> str:
+def _unfinished(store: Store, finished: Collection[str]) -> dict[tuple[Cell, str, int], list[Path]]:
+    """Return the directories of runs that are not finished, by what they are runs of."""
+    found: dict[tuple[Cell, str, int], list[Path]] = {}
+    for path in sorted(store.runs.iterdir()) if store.runs.is_dir() else []:
+        if path.name in finished:
+            continue
+        try:
+            config = read_config(path)
+        except InputError:  # What it was a run of cannot be told.
+            continue
+        found.setdefault((_cell(config), config.method, config.seed), []).append(path)
+    return found
+
+
+def _reason(path: Path, damaged: Mapping[str, str]) -> str:
+    """Say why a run is missing."""
+    if path.name in damaged:
+        return damaged[path.name]
     if not path.is_dir():
         return "not begun"
     if (path / "finished.json").exists():
