@@ -12,10 +12,9 @@ from matplotlib.patches import Rectangle
 
 from fedkin.data.federated import Examples, FederatedData, class_shares
 from fedkin.errors import InputError
+from fedkin.report.style import GROUP_COLOURS, group
 
-# Of Okabe and Ito's palette, which stays apart for all common kinds of colour blindness; the heat
-# map gets darker all the way, so it reads in grey too.
-GROUP_COLOURS = {"minority": "#D55E00", "majority": "#0072B2"}
+# It gets darker all the way, so it reads in grey too.
 HEAT_MAP = "viridis_r"
 
 MOST_SAMPLE_COLUMNS = 12
@@ -88,7 +87,7 @@ def _draw_heat_map(
     gap = np.full((1, len(order)), np.nan)
     grid = np.vstack([shares[:-2], gap, shares[-2:]])
     names = [*federation.names, None, "validation", "test"]
-    groups = [*(node.group for node in description.nodes), None, *[description.target] * 2]
+    groups = [*(node.group for node in description.nodes), "", *[description.target] * 2]
     axes = figure.subplots()
     picture = axes.imshow(100 * grid, cmap=HEAT_MAP, vmin=0, aspect="auto", interpolation="none")
     held = [row for row, name in enumerate(names) if name is not None]
@@ -96,7 +95,7 @@ def _draw_heat_map(
     axes.tick_params(length=0)
     axes.tick_params(axis="y", pad=12)
     for row, tick in zip(held, axes.get_yticklabels(), strict=True):
-        colour = GROUP_COLOURS[groups[row] or description.target]
+        colour = _group_colour(federation, groups[row])
         tick.set_color(colour)
         axes.add_patch(
             Rectangle(
@@ -148,7 +147,8 @@ def _draw_samples(
         axes.set_yticks([])
         for edge in axes.spines.values():
             edge.set_visible(False)
-    for block, (group, node) in enumerate(examples.items()):
+    for block, (name, node) in enumerate(examples.items()):
+        colour = _group_colour(federation, name)
         chosen = _first_of_each_label(federation.nodes[node], shown)
         for column, label in enumerate(shown):
             for row, image in enumerate(chosen[label]):
@@ -156,10 +156,10 @@ def _draw_samples(
                 axes.imshow(image.squeeze(), cmap="gray", interpolation="nearest")
                 for edge in axes.spines.values():
                     edge.set_visible(True)
-                    edge.set_color(GROUP_COLOURS[group])
+                    edge.set_color(colour)
                     edge.set_linewidth(1.6)
         grid[block * SAMPLES_A_CLASS, 0].set_ylabel(
-            federation.names[node], color=GROUP_COLOURS[group], fontsize=9, y=0
+            federation.names[node], color=colour, fontsize=9, y=0
         )
     for axes, label in zip(grid[0], shown, strict=True):
         axes.set_title(_class_title(federation, label), fontsize=8.5 if len(shown) <= 10 else 7)
@@ -170,6 +170,11 @@ def _draw_samples(
         changes.append(f"images are turned {description.rotation}")
     note = f"; in the majority {' and '.join(changes)}" if changes else ""
     figure.suptitle(f"What a node shows under a label{note}", fontsize=11)
+
+
+def _group_colour(federation: FederatedData, name: str) -> str:
+    """Return the colour that the report's figures give nodes like the owner, or the others."""
+    return GROUP_COLOURS[group(name == federation.description.target)]
 
 
 def _class_title(federation: FederatedData, label: int, numbered: bool = False) -> str:

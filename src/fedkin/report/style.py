@@ -1,8 +1,8 @@
 """What methods and groups are called and look like, the same in every table, figure and page.
 
-The colours are Okabe and Ito's, which stay apart for all common kinds of colour blindness; dashes,
-markers and hatching tell them apart in grey print too. Groups of nodes have colours that no method
-has.
+The colours are Okabe and Ito's, darkened where thin lines of them would be too pale on white
+(contrast of 3:1 at least); they stay apart for all common kinds of colour blindness. Dashes, markers
+and hatching tell them apart in grey print too. Groups of nodes have colours that no method has.
 """
 
 from dataclasses import dataclass
@@ -30,15 +30,15 @@ class Look:
 
 LOOKS = {
     "bilevel": Look(0, "#D55E00", "o", ()),
-    "fedavg": Look(1, "#56B4E9", "s", (5, 2)),
-    "ditto": Look(2, "#009E73", "^", (3, 1.5)),
-    "pfedme": Look(3, "#CC79A7", "D", (7, 2, 1.5, 2)),
+    "fedavg": Look(1, "#3F98E0", "s", (5, 2)),
+    "ditto": Look(2, "#007F5C", "^", (3, 1.5)),
+    "pfedme": Look(3, "#C2639A", "D", (7, 2, 1.5, 2)),
     "local": Look(4, "#3A3A3A", "x", (3, 3)),
 }
-OTHER = Look(5, "#8C6D00", "v", (9, 3))
+OTHER = Look(5, "#7B4FC9", "v", (9, 3))
 
 SIMILAR, DISSIMILAR, UNGROUPED = "similar", "dissimilar", "node"
-GROUP_COLOURS = {SIMILAR: "#0072B2", DISSIMILAR: "#E69F00", UNGROUPED: "#0072B2"}
+GROUP_COLOURS = {SIMILAR: "#0072B2", DISSIMILAR: "#C27C00", UNGROUPED: "#0072B2"}
 
 VARIANT_DASHES = ((), (6, 2), (2, 1.5), (8, 2, 2, 2), (1, 2), (4, 1, 1, 1, 1, 1))
 """Variants of one method (other parameters) share its colour and differ in these."""
