@@ -36,8 +36,14 @@ def test_report_writes_page_tables_and_figures(fedkin, tmp_path):
     assert (status, err) == (0, "")
     assert "out/report.html" in out
     names = {path.name for path in (tmp_path / "out" / "report").iterdir()}
-    assert {"table.md", "table.csv", "table.tex", "weights-final.svg", "traffic.pdf"} <= names
-    assert len(names) == 18
+    assert {
+        "table.md",
+        "table.csv",
+        "table.tex",
+        "weights-final.svg",
+        "accuracy-bytes-up.pdf",
+    } <= names
+    assert len(names) == 21
 
 
 def test_report_json_is_one_object_and_out_leaves_the_study_alone(fedkin, tmp_path):

@@ -1,13 +1,15 @@
 """What figures and charts draw, read back from them and compared with the files."""
 
+import itertools
 import json
 import re
+from importlib import resources
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from scipy import stats
 from stores import invent_run, invent_study, study
 
@@ -109,14 +111,52 @@ def test_final_weights_are_those_of_the_results(path, drawn):
     np.testing.assert_allclose(bars, expected)
 
 
-def test_traffic_is_that_of_whole_runs(path):
-    record = read_record(path)
-    sent = curves.traffic(record, record.cells[0])["Ditto"]
-    tables = histories(path, "ditto")
-    assert sent.megabytes_up == pytest.approx(np.mean([t.bytes_up.iloc[-1] for t in tables]) / 1e6)
-    assert sent.megabytes_down == pytest.approx(
-        np.mean([t.bytes_down.iloc[-1] for t in tables]) / 1e6
+def interpolated(tables, column) -> tuple[np.ndarray, np.ndarray]:
+    """Places where any run was evaluated, and the mean accuracy there, runs taken as straight."""
+    places = sorted({value for table in tables for value in table[column]})
+    places = [place for place in places if place >= max(table[column].iloc[0] for table in tables)]
+    means = [
+        np.mean([np.interp(place, table[column], table.test_accuracy) for table in tables])
+        for place in places
+    ]
+    return np.array(places, dtype=float), np.array(means)
+
+
+@pytest.mark.parametrize(
+    ("cost", "unit"), [("points", 1e3), ("bytes_up", 1e6), ("bytes_down", 1e6)]
+)
+def test_curves_against_points_and_bytes_are_those_of_the_files(path, drawn, cost, unit):
+    page = html.render(read_record(path))
+    title = {"points": "points processed", "bytes_up": "bytes sent up"}.get(cost, "bytes sent down")
+    for method, label in (("bilevel", "Bi-level"), ("pfedme", "pFedMe")):
+        x, y = interpolated(histories(path, method), cost)
+        for each in (
+            line(drawn[f"accuracy-{cost.replace('_', '-')}"], label),
+            on_page(page, title, label),
+        ):
+            shown_x, shown_y = each if isinstance(each, tuple) else each.get_data()
+            np.testing.assert_allclose(shown_x, x / unit, rtol=1e-5)
+            np.testing.assert_allclose(shown_y, y, rtol=1e-5)
+
+
+def on_page(page, title, label) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers that a curve of the page carries."""
+    chart = re.search(rf'<svg[^>]*aria-label="test accuracy against {title}, .*?</svg>', page)
+    found = re.search(
+        rf'<polyline[^>]*data-name="{label}" data-x="([^"]*)" data-y="([^"]*)"', chart.group()
     )
+    x, y = (np.array(text.split(), dtype=float) for text in found.groups())
+    return x, y
+
+
+def test_methods_are_told_apart_without_colour_in_every_figure(drawn):
+    for name, figure in drawn.items():
+        if name.startswith("accuracy"):
+            lines = [each for each in figure.axes[0].get_lines() if each.get_label()[0] != "_"]
+            traits = {
+                (each.get_linestyle(), str(each._dash_pattern), each.get_marker()) for each in lines
+            }
+            assert len(traits) == len(lines) == 5, name
 
 
 def test_the_pages_charts_carry_the_same_numbers(path):
@@ -161,11 +201,89 @@ def test_no_panel_cuts_off_what_another_one_shows(tmp_path):
                 assert np.max(y) <= top, name
 
 
+@pytest.mark.parametrize("settings", [[1], [1, 2, 3, 4]])
+def test_nothing_that_is_written_overlaps_or_sticks_out(tmp_path, settings):
+    config = study(dataset=["mnist"], setting=settings, seed=[0], method=["bilevel", "ditto"])
+    names = [f"a hospital far away {number}" for number in range(15)]
+    invent_study(tmp_path / "out", config, names=names)
+    for name, figure in figures.draw_all(read_record(tmp_path / "out")):
+        renderer = figure.canvas.get_renderer()
+        titles = [axes.xaxis.label for axes in figure.axes if axes.get_xlabel()]
+        if name.startswith("accuracy"):
+            assert len(titles) == len(settings)
+        extents = sorted(title.get_window_extent(renderer).extents.tolist() for title in titles)
+        for left, right in itertools.pairwise(extents):
+            assert left[2] < right[0], name
+        for axes in figure.axes:
+            boxes = [axis.get_tightbbox(renderer) for axis in (axes.xaxis, axes.yaxis)]
+            for box in filter(None, boxes):
+                assert box.x0 >= 0, name
+                assert box.y0 >= 0, name
+                assert box.x1 <= figure.bbox.x1, name
+
+
+def test_a_missing_cell_takes_no_numbers_from_the_axes_of_others(tmp_path):
+    """The first row has no first panel, the last row no last one."""
+    store = Store(tmp_path / "out")
+    config = study(dataset=["mnist", "cifar10"], setting=[1, 2, 3], seed=[0], method=["bilevel"])
+    store.open(config, resume=False)
+    present = {("mnist", 2), ("mnist", 3), ("cifar10", 1), ("cifar10", 2)}
+    for run in config.runs():
+        if (run.dataset, run.setting) in present:
+            invent_run(store, run)
+    figure = dict(figures.draw_all(read_record(store.path)))["accuracy-points"]
+    figure.canvas.draw()
+    labelled_x, labelled_y = set(), set()
+    for axes in figure.axes:
+        if not axes.get_visible():
+            continue
+        title = axes.get_title(loc="left")
+        if axes.get_xlabel():
+            assert any(tick.label1.get_visible() for tick in axes.xaxis.get_major_ticks())
+            labelled_x.add(title)
+        else:
+            assert not any(tick.label1.get_visible() for tick in axes.xaxis.get_major_ticks())
+        if axes.get_ylabel():
+            assert any(tick.label1.get_visible() for tick in axes.yaxis.get_major_ticks())
+            labelled_y.add(title)
+    assert labelled_x == {"cifar10, setting 1", "cifar10, setting 2", "mnist, setting 3"}
+    assert labelled_y == {"mnist, setting 2", "cifar10, setting 1"}
+
+
+def test_each_learner_has_weight_figures_of_its_own_that_name_it(tmp_path):
+    config = study(seed=[0], method="bilevel", settings={"solver": ["svrg", "cg"]})
+    path = invent_study(tmp_path / "out", config).path
+    record = read_record(path)
+    drawn = dict(figures.draw_all(record))
+    page = html.render(record)
+    for solver in ("svrg", "cg"):
+        (run,) = [
+            run
+            for run in (path / "runs").iterdir()
+            if json.loads((run / "config.json").read_text())["config"]["settings"]["solver"]
+            == solver
+        ]
+        weights = json.loads((run / "weights.json").read_text())
+        figure = drawn[f"weights-final-bi-level-solver-{solver}"]
+        bars = [bar.get_height() for bar in figure.axes[0].patches]
+        np.testing.assert_allclose(bars, list(weights.values()))
+        assert figure.legends[0].get_title().get_text() == f"Bi-level (solver {solver})"
+        chart = re.search(
+            rf'<svg[^>]*aria-label="final weights of Bi-level \(solver {solver}\).*?</svg>', page
+        )
+        shown = re.findall(r'data-node="([^"]*)" data-weight="([^"]*)"', chart.group())
+        assert [name for name, _ in shown] == list(weights)
+        np.testing.assert_allclose(
+            [float(value) for _, value in shown], list(weights.values()), rtol=1e-5
+        )
+        assert f"Final weights: Bi-level (solver {solver})" in page
+
+
 def test_two_targets_give_two_figures(tmp_path):
     config = study(target=["minority", "majority"], seed=[0], method=["bilevel", "local"])
     invent_study(tmp_path / "out", config)
     names = [name for name, _ in figures.draw_all(read_record(tmp_path / "out"))]
-    assert len(names) == 10
+    assert len(names) == 12
     assert all(name.endswith(("-minority", "-majority")) for name in names)
 
 
@@ -176,13 +294,77 @@ def test_methods_differ_in_colour_dashes_and_marker():
     assert not {look.colour for look in looks} & set(GROUP_COLOURS.values())
 
 
+def linear(colour) -> np.ndarray:
+    """Light of a colour, without the curve that screens apply (sRGB)."""
+    values = np.array(to_rgb(colour))
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, two) -> float:
+    """The contrast of the Web Content Accessibility Guidelines."""
+    dark, light = sorted(float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (one, two))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lightness_and_hue(light) -> np.ndarray:
+    """CIELAB, in which 2.3 is what can just be told apart side by side."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = np.cbrt(np.array(to_xyz) @ np.clip(light, 1e-3, 1) / [0.9505, 1, 1.089])
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+# Machado, Oliveira and Fernandes 2009: what those see who lack one kind of cone.
+SIGHT = {
+    "all cones": np.eye(3),
+    "no red": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "no green": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+    "no blue": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.3039],
+    ],
+}
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_colours_stay_apart_for_all_kinds_of_sight(sight):
+    for colours in [look.colour for look in (*LOOKS.values(), OTHER)], set(GROUP_COLOURS.values()):
+        for one, two in itertools.combinations(colours, 2):
+            seen = [lightness_and_hue(np.array(SIGHT[sight]) @ linear(c)) for c in (one, two)]
+            assert np.linalg.norm(seen[0] - seen[1]) > 15, (one, two)
+
+
+def test_thin_lines_have_contrast_on_paper_and_page():
+    """3:1 is what the accessibility guidelines ask of graphics; the page has the same colours."""
+    for colour in [*(look.colour for look in (*LOOKS.values(), OTHER)), *GROUP_COLOURS.values()]:
+        assert contrast(colour, "white") >= 3, colour
+    style = resources.files("fedkin.report").joinpath("templates", "report.css").read_text()
+    light, dark = (
+        dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", rules))
+        for rules in style.split("prefers-color-scheme: dark", 1)
+    )
+    for name in [*(f"method-{number}" for number in range(6)), *GROUP_COLOURS]:
+        assert contrast(dark[name], dark["surface"]) >= 3, name
+    for look in (*LOOKS.values(), OTHER):
+        assert light[f"method-{look.number}"] == look.colour.lower()
+    assert {name: light[name].upper() for name in GROUP_COLOURS} == GROUP_COLOURS
+
+
 def test_figures_are_written_in_three_formats_the_same_each_time(path, tmp_path):
     record = read_record(path)
     for number in "12":
         (tmp_path / number).mkdir()
         figures.save_figures(record, tmp_path / number)
     first = sorted((tmp_path / "1").iterdir())
-    assert len(first) == 15
+    assert len(first) == 18
     assert {file.suffix for file in first} == {".svg", ".png", ".pdf"}
     for file in first:
         assert file.read_bytes() == (tmp_path / "2" / file.name).read_bytes(), file.name

@@ -1,15 +1,18 @@
 """The page as text: what it says, that nothing escapes into it, how long it takes and how big it is."""
 
+import json
 import re
+import statistics
 import time
 from html.parser import HTMLParser
 
 import pytest
-from stores import invent_run, invent_study, node_names, study
+from stores import accuracies_on_disk, invent_run, invent_study, node_names, study
 
 from fedkin.experiments.store import Store
 from fedkin.report import figures, html
 from fedkin.report.reading import read_record
+from fedkin.report.style import METHODS
 
 EVIL = "<script>alert(1)</script>"
 
@@ -99,18 +102,108 @@ def test_a_partial_study_says_so_first(tmp_path):
     assert "1 of 4 runs are missing" in page
 
 
-@pytest.mark.parametrize("methods", [["local"], ["fedavg"], ["bilevel"], ["ditto", "local"]])
+@pytest.mark.parametrize(
+    "methods",
+    [["local"], ["fedavg"], ["bilevel"], ["ditto", "local"], ["fedavg", "ditto", "local"]],
+)
 def test_any_selection_of_methods_gives_a_page(tmp_path, methods):
-    invent_study(tmp_path / "out", study(seed=[0], method=methods))
-    page = html.render(read_record(tmp_path / "out"))
+    invent_study(tmp_path / "out", study(seed=[0, 1], method=methods))
+    record = read_record(tmp_path / "out")
+    page = html.render(record)
     assert "nan" not in re.sub(r"[a-z]nan|nan[a-z]", "", page.lower())
+    truth = accuracies_on_disk(tmp_path / "out")
+    means = {method: statistics.mean(truth["mnist", "2", "minority", method]) for method in methods}
+    told = " ".join("".join(Tags(page).text).split())
+    chosen = "bilevel" if "bilevel" in methods else max(methods, key=lambda name: means[name])
+    assert f"{METHODS[chosen]} reaches a test accuracy of {means[chosen]:.3f}" in told
+    assert f"A run of {METHODS[chosen]} takes" in told
+    assert ("no other method" in told) == (len(methods) == 1)
+    assert ("No method here has learned weights" in told) == ("bilevel" not in methods)
+    if len(methods) > 1:
+        second = max(set(methods) - {chosen}, key=lambda name: means[name])
+        assert f"the best alternative, {METHODS[second]}, {means[second]:.3f}" in told
+        assert f"The difference is +{means[chosen] - means[second]:.3f}" in told
+
+
+def test_several_cells_without_learned_weights_are_compared_too(tmp_path):
+    config = study(seed=[0, 1], setting=[1, 2], method=["fedavg", "ditto", "local"])
+    invent_study(tmp_path / "out", config)
+    told = "".join(Tags(html.render(read_record(tmp_path / "out"))).text)
+    assert "Ditto has the best mean test accuracy in 2 of 2 cells" in told
+    assert "A run of Ditto takes" in told
+    assert "accuracy of Ditto less that of" in told
+
+
+def test_means_and_difference_are_of_the_same_seeds(tmp_path):
+    """The second method lacks two of four seeds: the numbers of the sentence still subtract."""
+    config = study(seed=[0, 1, 2, 3], method=["bilevel", "ditto"])
+    store = Store(tmp_path / "out")
+    store.open(config, resume=False)
+    accuracy = {}
+    for run in config.runs():
+        if run.method == "bilevel" or run.seed < 2:
+            made = invent_run(store, run)
+            outcome = json.loads((made.path / "finished.json").read_text())
+            accuracy[run.method, run.seed] = outcome["test_accuracy"]
+    page = html.render(read_record(store.path))
+    first, second = (
+        statistics.mean(accuracy[method, seed] for seed in (0, 1))
+        for method in ("bilevel", "ditto")
+    )
+    told = "".join(Tags(page).text)
+    assert (
+        f"On the seeds that both have (2), Bi-level reaches a test accuracy of {first:.3f}" in told
+    )
+    assert f"Ditto, {second:.3f}" in told
+    assert f"The difference is +{first - second:.3f}" in told
+    assert "2 to 4 seeds" in told
+    assert "95% confidence interval, 4 seeds" not in told
+
+
+def test_the_table_of_the_page_is_what_the_files_say(tmp_path):
+    config = study(setting=[2, 4], target=["minority", "majority"], seed=[0, 1, 2])
+    invent_study(tmp_path / "out", config)
+    truth = accuracies_on_disk(tmp_path / "out")
+    page = html.render(read_record(tmp_path / "out"))
+    table = re.search(r'<table class="sortable" id="accuracy">.*?</table>', page, re.DOTALL).group()
+    (heading, *rows) = re.findall(r"<tr>.*?</tr>", table, re.DOTALL)
+    titles = [re.sub("<[^>]*>", "", title) for title in re.findall(r"<th.*?</th>", heading)]
+    assert titles[3:] == list(METHODS.values())
+    assert len(rows) == 4
+    for row in rows:
+        places = re.findall(r"<t[dh][^>]*>.*?</t[dh]>", row, re.DOTALL)
+        dataset, setting, target = (re.sub("<[^>]*>", "", place) for place in places[:3])
+        values = {method: truth[dataset, setting, target, method] for method in METHODS}
+        best = max(values, key=lambda method: statistics.mean(values[method]))
+        for method, place in zip(METHODS, places[3:], strict=True):
+            mean, spread = statistics.mean(values[method]), statistics.stdev(values[method])
+            sorted_by = float(re.search(r'data-value="([^"]*)"', place).group(1))
+            assert sorted_by == pytest.approx(mean, abs=1e-12)
+            shown = f"{mean:.3f} ± {spread:.3f}"
+            assert (f"<strong>{shown}</strong>" in place) == (method == best)
+            assert shown in place
+            paper, difference = re.search(r"paper ([0-9.]+) <span>\(([^)]*)\)", place).groups()
+            difference = float(difference.replace("−", "-"))
+            assert difference == pytest.approx(mean - float(paper), abs=1.01e-3)  # both rounded
+
+
+def test_the_bars_of_the_page_are_the_weights_of_the_results(tmp_path):
+    path = invent_study(tmp_path / "out", study(seed=[0, 1, 2])).path
+    weights = [
+        json.loads((run / "weights.json").read_text()) for run in path.glob("runs/*-bilevel-*")
+    ]
+    page = html.render(read_record(path))
+    bars = re.findall(r'<rect [^>]*data-node="([^"]*)" data-weight="([^"]*)"', page)
+    assert len(bars) == 30  # in the answer, and among the figures
+    for node, weight in bars:
+        assert float(weight) == pytest.approx(statistics.mean(w[node] for w in weights), rel=1e-5)
 
 
 def test_a_run_of_one_step_can_be_drawn(tmp_path):
     invent_study(tmp_path / "out", study(seed=[0]), steps=1)
     record = read_record(tmp_path / "out")
     assert "<svg" in html.render(record)
-    assert len(dict(figures.draw_all(record))) == 5
+    assert len(dict(figures.draw_all(record))) == 6
 
 
 @pytest.mark.slow

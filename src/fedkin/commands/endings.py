@@ -30,8 +30,8 @@ def print_study(record: Record, page: Path) -> None:
     if label is not None:
         results.print(f"\nWhom to learn with ({label}):\n", markup=False)
         results.print(_weights(record, label))
-        results.print(f"\n{answer.whom(record, label)}", markup=False)
-        results.print(answer.brings(record, label), markup=False)
+    results.print(f"\n{answer.whom(record, label)}", markup=False)
+    results.print(answer.brings(record, answer.subject(record)), markup=False)
     print_path(page)
 
 

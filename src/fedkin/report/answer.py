@@ -1,5 +1,6 @@
 """What a study says, in a few words: whom to learn with, what it brings, what it costs."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +35,35 @@ class Gain:
 
 def main_label(record: Record) -> str | None:
     """Return the method that the report is about: the first that has learned weights."""
-    learned = [label for cell in record.cells for label in curves.learners(record, cell)]
-    return next((label for label in record.labels if label in learned), None)
+    return next(iter(curves.all_learners(record)), None)
+
+
+def subject(record: Record) -> str:
+    """Return the method whose gains and costs are told: the main one, else the most accurate."""
+    label = main_label(record)
+    if label is not None:
+        return label
+    if record.kind == "fit":
+        return next(iter(record.labels))
+    by_cell = [_means(record, cell) for cell in record.cells]
+    return max(
+        record.labels,
+        key=lambda label: np.mean([means[label] for means in by_cell if label in means]),
+    )
+
+
+def _means(record: Record, cell: Cell) -> dict[str, float]:
+    """Return the mean test accuracy of each label that a cell has."""
+    return {
+        label: float(np.mean(list(_scores(record, cell, label).values())))
+        for label in record.labels
+        if record.of(cell, label)
+    }
+
+
+def _scores(record: Record, cell: Cell, label: str) -> dict[int, float]:
+    """Return the test accuracy by seed."""
+    return {run.seed: run.outcome["test_accuracy"] for run in record.of(cell, label)}
 
 
 def shares(record: Record, label: str) -> list[Share]:
@@ -73,10 +101,8 @@ def gains(record: Record, label: str) -> list[Gain]:
 
 
 def _paired(record: Record, cell: Cell, label: str, other: str) -> np.ndarray:
-    first = {run.seed: run.outcome.get("test_accuracy") for run in record.of(cell, label)}
-    second = {run.seed: run.outcome.get("test_accuracy") for run in record.of(cell, other)}
-    pairs = [(first[seed], second[seed]) for seed in first if seed in second]
-    return np.array([a - b for a, b in pairs if a is not None and b is not None], dtype=float)
+    first, second = _scores(record, cell, label), _scores(record, cell, other)
+    return np.array([first[seed] - second[seed] for seed in first if seed in second], dtype=float)
 
 
 def whom(record: Record, label: str | None) -> str:
@@ -84,18 +110,19 @@ def whom(record: Record, label: str | None) -> str:
     if label is None:
         return "No method here has learned weights for the nodes."
     known = shares(record, label)
+    begin = f"{label}: " if len(curves.all_learners(record)) > 1 else ""
     if not known:
         cell = next(cell for cell in record.cells if label in curves.learners(record, cell))
-        return _heaviest(curves.final_weights(record, cell, label))
+        return begin + _heaviest(curves.final_weights(record, cell, label))
     if len(known) == 1:
         one = known[0]
         return (
-            f"The {one.similar} of {one.nodes} nodes that are like the owner got {one.share:.1%} of "
+            f"{begin}The {one.similar} of {one.nodes} nodes that are like the owner got {one.share:.1%} of "
             f"the weight. With equal weights it would be {one.equal:.1%}."
         )
     values = [each.share for each in known]
     return (
-        f"Nodes like the owner got {min(values):.1%} to {max(values):.1%} of the weight, "
+        f"{begin}Nodes like the owner got {min(values):.1%} to {max(values):.1%} of the weight, "
         f"{np.mean(values):.1%} on average over {len(known)} cells. The dotted marks are what "
         "equal weights would give."
     )
@@ -113,27 +140,32 @@ def _heaviest(final: curves.FinalWeights) -> str:
     return f"{first} weighs most: {final.mean[order[0]]:.1%}.{rest}"
 
 
-def brings(record: Record, label: str | None) -> str:
-    """Say how good the main method is, and against which alternative."""
+def brings(record: Record, label: str) -> str:
+    """Say how good a method is, and against which alternative."""
     if record.kind == "fit":
         return _metrics(record)
-    compared = gains(record, label) if label else []
-    if label is None or not compared:
-        return "There is no alternative here to compare with."
+    compared = gains(record, label)
     if len(record.cells) > 1:
-        return _over_cells(record, label, compared)
-    cell = record.cells[0]
-    scores = {
-        name: np.array([run.outcome["test_accuracy"] for run in record.of(cell, name)], dtype=float)
-        for name in record.labels
-    }
-    strongest = max(compared, key=lambda gain: scores[gain.label].mean())
-    band = strongest.band
+        if compared:
+            return _over_cells(record, label, compared)
+        return "There is no cell here with two methods to compare."
+    own = _scores(record, record.cells[0], label)
+    if not compared:
+        return (
+            f"{label} reaches a test accuracy of {_mean(own)}. There is no other method here to "
+            "compare with on the same seeds."
+        )
+    closest = min(compared, key=lambda gain: gain.differences.mean())
+    theirs = _scores(record, record.cells[0], closest.label)
+    # The difference is of the seeds that both have; the two means are, too, so that they agree.
+    common = own.keys() & theirs.keys()
+    partial = len(common) < max(len(own), len(theirs))
+    begin = f"On the seeds that both have ({len(common)}), " if partial else ""
+    band = closest.band
     assert band is not None
     told = (
-        f"{label} reaches a test accuracy of {_mean(scores[label])}; the best alternative, "
-        f"{strongest.label}, {_mean(scores[strongest.label])}. The difference is "
-        f"{signed(float(band.mean))}"
+        f"{begin}{label} reaches a test accuracy of {_mean(own, common)}; the best alternative, "
+        f"{closest.label}, {_mean(theirs, common)}. The difference is {signed(float(band.mean))}"
     )
     if band.low is not None and band.high is not None:
         low, high = signed(float(band.low)), signed(float(band.high))
@@ -141,18 +173,15 @@ def brings(record: Record, label: str | None) -> str:
     return f"{told}, from one seed: more seeds would tell how sure that is."
 
 
-def _mean(scores: np.ndarray) -> str:
-    return entry(float(scores.mean()), float(scores.std(ddof=1)) if len(scores) > 1 else np.nan)
+def _mean(scores: Mapping[int, float], seeds: Collection[int] | None = None) -> str:
+    values = [score for seed, score in scores.items() if seeds is None or seed in seeds]
+    return entry(float(np.mean(values)), float(np.std(values, ddof=1)) if values[1:] else np.nan)
 
 
 def _over_cells(record: Record, label: str, compared: list[Gain]) -> str:
     best, cells = 0, 0
     for cell in record.cells:
-        means = {
-            name: np.mean([run.outcome["test_accuracy"] for run in record.of(cell, name)])
-            for name in record.labels
-            if record.of(cell, name)
-        }
+        means = _means(record, cell)
         if label in means and len(means) > 1:
             cells += 1
             best += means[label] == max(means.values())
@@ -181,16 +210,15 @@ def _metrics(record: Record) -> str:
     return f"On {scores['rows']} {kind} rows: {told}.{warning}"
 
 
-def costs(record: Record, label: str | None) -> str:
-    """Say what a run of the main method takes."""
-    chosen = label or next(iter(record.labels))
-    runs = [run for run in record.runs if run.label == chosen]
+def costs(record: Record, label: str) -> str:
+    """Say what a run of a method takes."""
+    runs = [run for run in record.runs if run.label == label]
 
     def mean(name: str) -> float:
         return float(np.mean([run.total[name] for run in runs]))
 
     return (
-        f"A run of {chosen} takes {mean('synchronizations'):,.0f} synchronizations, "
+        f"A run of {label} takes {mean('synchronizations'):,.0f} synchronizations, "
         f"{mean('bytes_up') / 1e6:,.2f} MB up and {mean('bytes_down') / 1e6:,.2f} MB down in all, and "
         f"{mean('seconds'):,.1f} s on the machine it ran on, with compilation."
     )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup, escape
 
-from fedkin.report.curves import Band, Curve, FinalWeights, Traffic, WeightPaths
+from fedkin.report.curves import Band, Curve, FinalWeights, WeightPaths
 from fedkin.report.style import Look, group
 
 WIDTH, HEIGHT = 380, 250
@@ -102,12 +102,11 @@ def _svg(name: str, *children: Any, height: int = HEIGHT, **attributes: Any) -> 
 
 
 def _hoverable(name: str, frame: Frame, x_title: str, *children: Any) -> Markup:
-    """A chart whose values the script shows; it can be reached and read with the keyboard."""
+    """A chart whose values the script shows; that makes it reachable with the keyboard, too."""
     return _svg(
         name,
         *children,
         class_="chart hover",
-        tabindex=0,
         data_domain=f"{frame.x_low!r} {frame.x_high!r}",
         data_plot=f"{LEFT} {WIDTH - RIGHT} {TOP} {HEIGHT - BOTTOM} {WIDTH}",
         data_x_title=x_title,
@@ -319,42 +318,3 @@ def dot_chart(
     middle = (start + end) / 2
     parts.append(element("text", x_title, x=middle, y=height - 4, class_="middle axis-title"))
     return _svg(name, *parts, height=height, class_="chart")
-
-
-def traffic_chart(name: str, sent: Mapping[str, Traffic], looks: Mapping[str, Look]) -> Markup:
-    """Draw accuracy against what a run sends: ▲ up and ▼ down, joined for each method."""
-    most = max(max(each.megabytes_up, each.megabytes_down) for each in sent.values())
-    frame = _frame([each.accuracy for each in sent.values()], 1.06 * most or 1.0)
-    parts = list(frame.draw("sent in a whole run, MB", "test accuracy"))
-    for label, each in sent.items():
-        y = frame.y(float(each.accuracy.mean))
-        up, down = frame.x(each.megabytes_up), frame.x(each.megabytes_down)
-        colour = f"method-{looks[label].number}"
-        told = (
-            f"{label}: {each.megabytes_up:.2f} MB up, {each.megabytes_down:.2f} MB down, "
-            f"accuracy {float(each.accuracy.mean):.3f}"
-        )
-        whisker = ""
-        if each.accuracy.low is not None and each.accuracy.high is not None:
-            ends = {
-                "y1": frame.y(float(each.accuracy.low)),
-                "y2": frame.y(float(each.accuracy.high)),
-            }
-            middle = (up + down) / 2
-            whisker = element(
-                "line", x1=middle, x2=middle, **ends, class_=f"interval thin {colour}"
-            )
-        parts.append(
-            element(
-                "g",
-                element("title", told),
-                element("line", x1=up, x2=down, y1=y, y2=y, class_=f"interval thin {colour}"),
-                whisker,
-                element("path", d=f"M{up - 6:.1f} {y - 1:.1f}h12l-6 -9z", class_=f"mark {colour}"),
-                element("path", d=f"M{down - 6:.1f} {y + 1:.1f}h12l-6 9z", class_=f"mark {colour}"),
-                data_name=label,
-                data_up=f"{each.megabytes_up:.6g}",
-                data_down=f"{each.megabytes_down:.6g}",
-            )
-        )
-    return _svg(name, *parts, class_="chart")

@@ -15,9 +15,14 @@ MOST_POINTS = 150
 
 COSTS = {
     "synchronizations": ("synchronizations", 1.0),
-    "points": ("points processed by the busiest node, thousands", 1e3),
+    "points": ("points processed, thousands", 1e3),
+    "bytes_up": ("sent up by all nodes, MB", 1e6),
+    "bytes_down": ("sent down to all nodes, MB", 1e6),
 }
-"""The costs that scores are drawn against: the title of the axis, and its unit."""
+"""The costs that scores are drawn against: the title of the axis, and its unit.
+
+Points are those of the busiest node. A title has to fit under a panel of a study's grid.
+"""
 
 SCORES = {
     "test_accuracy": "test accuracy",
@@ -70,15 +75,6 @@ class FinalWeights:
     deviation: np.ndarray | None
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What a whole run has sent, and how good its result is."""
-
-    megabytes_up: float
-    megabytes_down: float
-    accuracy: Band
-
-
 def interval(values: np.ndarray) -> Band:
     """Return mean and interval over the first axis, the seeds.
 
@@ -95,11 +91,18 @@ def interval(values: np.ndarray) -> Band:
     return Band(mean, mean - half, mean + half, seeds)
 
 
-def interval_words(seeds: int) -> str:
-    """Say what `interval` is for so many seeds."""
-    if seeds == 1:
+def interval_words(*seeds: int) -> str:
+    """Say what `interval` is for so many seeds, or for several numbers of them."""
+    if len(set(seeds)) > 1:
+        spread = f"{min(seeds)} to {max(seeds)} seeds, not all runs are there"
+        if max(seeds) == 2:
+            return f"the range of two seeds ({spread})"
+        return f"95% confidence interval, of two seeds the range, of one none ({spread})"
+    if seeds[0] == 1:
         return "one seed, so no interval"
-    return "the range of two seeds" if seeds == 2 else f"95% confidence interval, {seeds} seeds"
+    if seeds[0] == 2:
+        return "the range of two seeds"
+    return f"95% confidence interval, {seeds[0]} seeds"
 
 
 def score_column(record: Record) -> str:
@@ -109,9 +112,14 @@ def score_column(record: Record) -> str:
 
 
 def shown_costs(record: Record) -> list[str]:
-    """Return the costs that there are: synchronizations only where somebody has communicated."""
+    """Return the costs that there are: only points where nobody has communicated.
+
+    A fit has one method, whose curve against bytes would be that against synchronizations again.
+    """
     talked = any(run.history.synchronizations.max() > 0 for run in record.runs)
-    return [cost for cost in COSTS if talked or cost != "synchronizations"]
+    if not talked:
+        return ["points"]
+    return list(COSTS) if record.kind == "study" else ["synchronizations", "points"]
 
 
 def over_seeds(histories: Sequence[pd.DataFrame], x: str, y: str) -> Curve:
@@ -165,6 +173,12 @@ def learners(record: Record, cell: Cell) -> list[str]:
     ]
 
 
+def all_learners(record: Record) -> list[str]:
+    """Return the labels that have learned weights in any cell, in order."""
+    found = {label for cell in record.cells for label in learners(record, cell)}
+    return [label for label in record.labels if label in found]
+
+
 def weight_paths(record: Record, cell: Cell, label: str) -> WeightPaths:
     """Return the weights of a cell's nodes over outer iterations."""
     runs = _same_nodes(record.of(cell, label))
@@ -187,21 +201,6 @@ def final_weights(record: Record, cell: Cell, label: str) -> FinalWeights:
     weights = np.array([[(run.weights or {})[name] for name in names] for run in runs])
     deviation = weights.std(axis=0, ddof=1) if len(runs) > 1 else None
     return FinalWeights(names, _groups(runs[0], names), weights.mean(axis=0), deviation)
-
-
-def traffic(record: Record, cell: Cell) -> dict[str, Traffic]:
-    """Return for each method of a cell what a run sends and the accuracy that it ends with."""
-    found = {}
-    for label in record.labels:
-        runs = record.of(cell, label)
-        scores = [run.outcome.get("test_accuracy") for run in runs]
-        if runs and None not in scores:
-            found[label] = Traffic(
-                float(np.mean([run.total.bytes_up for run in runs])) / 1e6,
-                float(np.mean([run.total.bytes_down for run in runs])) / 1e6,
-                interval(np.array(scores, dtype=float)),
-            )
-    return found
 
 
 def _same_nodes(runs: list[Run]) -> list[Run]:

@@ -1,6 +1,8 @@
 """Figures for print and slides, drawn from a record: settings × data sets, as in the paper."""
 
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +35,40 @@ STYLE: Any = {
 }
 HATCH = {SIMILAR: "", DISSIMILAR: "////", UNGROUPED: ""}
 GROUP_DASHES = {SIMILAR: (), DISSIMILAR: (4, 1.5), UNGROUPED: ()}
-UP: Any = [(-0.7, 0.08), (0.7, 0.08), (0, 1)]
-DOWN: Any = [(-0.7, -0.08), (0.7, -0.08), (0, -1)]
-"""Triangles above and below their place, so that both are seen where as much goes up as down."""
-
 DrawPanel = Callable[[Any, Record, Cell], list[Any]]
 """Draws a cell into axes and returns handles for the legend."""
 
 
 def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
-    """Yield every figure of a record with its name; one figure a target."""
-    targets = list(dict.fromkeys(cell.target for cell in record.cells))
+    """Yield every figure of a record with its name; one a target, and of weights one a learner."""
+    targets = record.distinct("target", record.cells)
     score = curves.score_column(record).removeprefix("test_").replace("_", "-")
+    several = len(curves.all_learners(record)) > 1
     for target in targets:
         cells = [cell for cell in record.cells if cell.target == target]
-        learned = [cell for cell in cells if curves.learners(record, cell)]
         ending = f"-{target}" if len(targets) > 1 else ""
         for cost in curves.shown_costs(record):
-            yield f"{score}-{cost}{ending}", draw_scores(record, cells, cost)
-        if record.kind == "study":
-            yield f"traffic{ending}", _draw(record, cells, _traffic_panel)
-        if learned:
-            yield f"weights-iterations{ending}", _draw(record, learned, _paths_panel, from_zero="y")
-            yield (
-                f"weights-final{ending}",
-                _draw(record, learned, _bars_panel, from_zero="y", below=1.0),
-            )
+            yield f"{score}-{cost.replace('_', '-')}{ending}", draw_scores(record, cells, cost)
+        for label in curves.all_learners(record):
+            learned = [cell for cell in cells if label in curves.learners(record, cell)]
+            if not learned:
+                continue
+            title = label if several else ""
+            name = f"-{_file_name(label)}{ending}" if several else ending
+            for kind, panel in (("iterations", _paths_panel), ("final", _bars_panel)):
+                figure = _draw(
+                    record, learned, partial(panel, label=label), from_zero="y", title=title
+                )
+                yield f"weights-{kind}{name}", figure
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
 
 
 def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
     """Draw the score against a cost: one panel a cell, one line a method."""
-
-    def panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
-        return _scores_panel(axes, record, cell, cost)
-
-    return _draw(record, cells, panel, from_zero="x")
+    return _draw(record, cells, partial(_scores_panel, cost=cost), from_zero="x")
 
 
 def save_figures(record: Record, directory: Path) -> list[Path]:
@@ -87,14 +88,14 @@ def save_figures(record: Record, directory: Path) -> list[Path]:
 
 
 def _draw(
-    record: Record, cells: list[Cell], panel: DrawPanel, *, from_zero: str = "", below: float = 0.5
+    record: Record, cells: list[Cell], panel: DrawPanel, *, from_zero: str = "", title: str = ""
 ) -> Figure:
     """Lay panels out: a row a data set, a column a setting; a single one stands alone.
 
-    The axes in `from_zero` begin there; `below` is the space under the lowest one, in inches.
+    The axes in `from_zero` begin there; the `title`, if any, stands above the legend.
     """
-    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
-    settings = list(dict.fromkeys(cell.setting for cell in cells))
+    datasets, settings = record.distinct("dataset", cells), record.distinct("setting", cells)
+    places = {(cell.dataset, cell.setting): cell for cell in cells}
     shape = len(datasets), len(settings)
     with mpl.rc_context(STYLE):
         figure = Figure()
@@ -104,49 +105,77 @@ def _draw(
         for row, dataset in enumerate(datasets):
             for column, setting in enumerate(settings):
                 axes = grid[row, column]
-                cell = next(
-                    (c for c in cells if (c.dataset, c.setting) == (dataset, setting)), None
-                )
+                cell = places.get((dataset, setting))
                 if cell is None:
-                    axes.axis("off")
+                    axes.set_visible(False)
                     continue
                 handles |= {each.get_label(): each for each in panel(axes, record, cell)}
                 axes.set_title(_plain(_panel_title(cell)), loc="left")
-                axes.label_outer()
+        _label_outer(grid)
         # Rows and columns share axes: a limit set before all panels are drawn would cut the others.
         for axes in grid.flat:
             if "x" in from_zero:
                 axes.set_xlim(left=0)
             if "y" in from_zero:
                 axes.set_ylim(bottom=0)
-        _arrange(figure, shape, list(handles.values()), below)
+        _arrange(figure, grid, list(handles.values()), _plain(title))
     return figure
 
 
-def _arrange(figure: Figure, shape: tuple[int, int], handles: list[Any], below: float) -> None:
+def _label_outer(grid: np.ndarray) -> None:
+    """Keep numbers and titles only at the lowest panel of a column and the first one of a row.
+
+    Matplotlib's own `label_outer` goes by the grid: where the study has no cell in its last row or
+    first column nothing would be left.
+    """
+    for column in grid.T:
+        *upper, lowest = [axes for axes in column if axes.get_visible()]
+        lowest.tick_params(axis="x", labelbottom=True)
+        for axes in upper:
+            axes.tick_params(axis="x", labelbottom=False)
+            axes.set_xlabel("")
+    for row in grid:
+        first, *others = [axes for axes in row if axes.get_visible()]
+        first.tick_params(axis="y", labelleft=True)
+        for axes in others:
+            axes.tick_params(axis="y", labelleft=False)
+            axes.set_ylabel("")
+
+
+def _arrange(figure: Figure, grid: np.ndarray, handles: list[Any], title: str) -> None:
     """Give panels, margins and the legend their places, in inches.
 
     Matplotlib's own layout engines would take several seconds for a study's grid.
     """
-    rows, columns = shape
-    panel_width, panel_height = (4.8, 2.9) if shape == (1, 1) else (2.45, 1.65)
-    left, right, gap, gap_height = 0.62, 0.15, 0.18, 0.42
-    width = left + right + columns * panel_width + (columns - 1) * gap
+    rows, columns = grid.shape
+    panel_width, panel_height = (4.8, 2.9) if grid.shape == (1, 1) else (2.45, 1.65)
+    right, gap, gap_height = 0.15, 0.18, 0.42
+
+    def place(left: float, above: float, below: float) -> float:
+        width = left + right + columns * panel_width + (columns - 1) * gap
+        height = above + below + rows * panel_height + (rows - 1) * gap_height
+        figure.set_size_inches(width, height)
+        figure.subplots_adjust(
+            left=left / width,
+            right=1 - right / width,
+            bottom=below / height,
+            top=1 - above / height,
+            wspace=gap / panel_width,
+            hspace=gap_height / panel_height,
+        )
+        return width
+
+    # First anyhow, to measure what stands beside and below the panels; then with room for it.
+    place(1.0, 1.0, 1.0)
+    left, below = _room(grid[:, 0]), _room(grid[-1], below=True)
+    width = place(left, 1.0, below)
     longest = max((len(handle.get_label()) for handle in handles), default=0)
     beside = max(1, min(len(handles), int(width / (0.42 + 0.06 * longest))))
-    above = 0.38 + 0.18 * -(-len(handles) // beside)
-    height = above + below + rows * panel_height + (rows - 1) * gap_height
-    figure.set_size_inches(width, height)
-    figure.subplots_adjust(
-        left=left / width,
-        right=1 - right / width,
-        bottom=below / height,
-        top=1 - above / height,
-        wspace=gap / panel_width,
-        hspace=gap_height / panel_height,
-    )
+    above = 0.38 + 0.18 * (-(-len(handles) // beside) + bool(title))
+    place(left, above, below)
     figure.legend(
         handles=handles,
+        title=title or None,
         loc="upper center",
         bbox_to_anchor=(0.5, 1.0),
         ncols=beside,
@@ -154,6 +183,20 @@ def _arrange(figure: Figure, shape: tuple[int, int], handles: list[Any], below: 
         columnspacing=1.2,
         fontsize=8.5,
     )
+
+
+def _room(edge: np.ndarray, *, below: bool = False) -> float:
+    """Return how much room the numbers and titles of panels need, in inches."""
+    needed = [0.3]
+    for axes in edge:
+        if axes.get_visible():
+            canvas = axes.figure.canvas
+            box = axes.get_window_extent()
+            axis = axes.xaxis if below else axes.yaxis
+            written = axis.get_tightbbox(canvas.get_renderer())
+            outside = box.y0 - written.y0 if below else box.x0 - written.x0
+            needed.append(outside / axes.figure.dpi + 0.06)
+    return max(needed)
 
 
 def _panel_title(cell: Cell) -> str:
@@ -213,49 +256,7 @@ def _spread(points: int, number: int) -> list[int]:
     return sorted({(number + 1 + 6 * turn) * (points - 1) // 30 for turn in range(5)})
 
 
-def _traffic_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
-    handles = []
-    for label, sent in curves.traffic(record, cell).items():
-        look = record.look(label)
-        accuracy = float(sent.accuracy.mean)
-        ends = [sent.megabytes_up, sent.megabytes_down]
-        axes.plot(ends, [accuracy] * 2, color=look.colour, linewidth=1.2, alpha=0.6)
-        if sent.accuracy.low is not None and sent.accuracy.high is not None:
-            spread = [[accuracy - float(sent.accuracy.low)], [float(sent.accuracy.high) - accuracy]]
-            axes.errorbar(
-                [np.mean(ends)], [accuracy], yerr=spread, color=look.colour, capsize=2, linewidth=1
-            )
-        for marker, place in zip((UP, DOWN), ends, strict=True):
-            axes.plot([place], [accuracy], marker=marker, color=look.colour, markersize=14)
-        handles.append(Line2D([], [], color=look.colour, linewidth=2, label=_plain(label)))
-    axes.set_xlabel("sent in a whole run, MB")
-    axes.set_ylabel("test accuracy")
-    axes.margins(x=0.06, y=0.12)
-    return [
-        *handles,
-        Line2D(
-            [],
-            [],
-            color="#3A3A3A",
-            marker=UP,
-            markersize=10,
-            linestyle="",
-            label="nodes to centre (up)",
-        ),
-        Line2D(
-            [],
-            [],
-            color="#3A3A3A",
-            marker=DOWN,
-            markersize=10,
-            linestyle="",
-            label="centre to nodes (down)",
-        ),
-    ]
-
-
-def _paths_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
-    label = curves.learners(record, cell)[0]
+def _paths_panel(axes: Any, record: Record, cell: Cell, label: str) -> list[Any]:
     paths = curves.weight_paths(record, cell, label)
     for weights, similar in zip(paths.weights, paths.similar, strict=True):
         name = group(similar)
@@ -277,8 +278,7 @@ def _paths_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
     return [*_group_handles(paths.similar, lines=True), equal]
 
 
-def _bars_panel(axes: Any, record: Record, cell: Cell) -> list[Any]:
-    label = curves.learners(record, cell)[0]
+def _bars_panel(axes: Any, record: Record, cell: Cell, label: str) -> list[Any]:
     final = curves.final_weights(record, cell, label)
     groups = [group(similar) for similar in final.similar]
     places = np.arange(len(final.names))

@@ -52,7 +52,7 @@ class View:
 class Chapter:
     """The figures of one target."""
 
-    title: str
+    target: str
     views: list[View]
     columns: int
 
@@ -72,7 +72,8 @@ def render(record: Record) -> str:
     """Return the page."""
     script, style = _asset("report.js"), _asset("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    label = answer.main_label(record)
+    label, subject = answer.main_label(record), answer.subject(record)
+    chapters = _chapters(record)
     table = tables.summary(record)
     return (
         _environment()
@@ -84,14 +85,14 @@ def render(record: Record) -> str:
             script=Markup(script),
             script_digest=digest,
             style=Markup(style),
-            label=label,
             whom=answer.whom(record, label),
             whom_chart=_whom_chart(record, label),
-            brings=answer.brings(record, label),
-            brings_chart=_brings_chart(record, label),
-            costs=answer.costs(record, label),
+            brings=answer.brings(record, subject),
+            brings_chart=_brings_chart(record, subject),
+            costs=answer.costs(record, subject),
             cost_rows=_cost_rows(record),
-            chapters=_chapters(record),
+            chapters=chapters,
+            most_views=max(len(chapter.views) for chapter in chapters),
             legend=[(name, record.look(name)) for name in record.labels],
             grouped=any(run.similar for run in record.runs),
             rows=tables.rows_by_cell(table, record),
@@ -146,7 +147,7 @@ def _whom_chart(record: Record, label: str | None) -> Markup | None:
     return charts.share_chart("share of the weight of nodes like the owner", rows)
 
 
-def _brings_chart(record: Record, label: str | None) -> Markup | None:
+def _brings_chart(record: Record, label: str) -> Markup | None:
     if record.kind == "fit":
         return None
     if len(record.cells) == 1:
@@ -162,7 +163,7 @@ def _brings_chart(record: Record, label: str | None) -> Markup | None:
             for name in record.labels
         ]
         return charts.dot_chart("test accuracy of each method", rows, "test accuracy")
-    compared = answer.gains(record, label) if label else []
+    compared = answer.gains(record, label)
     if not compared:
         return None
     rows = [
@@ -185,23 +186,34 @@ def _cost_rows(record: Record) -> list[tuple[str, dict[str, float]]]:
 
 
 def _chapters(record: Record) -> list[Chapter]:
-    targets = list(dict.fromkeys(cell.target for cell in record.cells))
     chapters = []
-    for target in targets:
+    for target in record.distinct("target", record.cells):
         cells = [cell for cell in record.cells if cell.target == target]
-        title = f"Target: the {target}" if target else ""
         settings = {cell.setting for cell in cells}
-        chapters.append(Chapter(title, _views(record, cells), len(settings)))
+        chapters.append(Chapter(target, _views(record, cells), len(settings)))
     return chapters
+
+
+COST_TITLES = {
+    "synchronizations": "synchronizations",
+    "points": "points processed",
+    "bytes_up": "bytes sent up",
+    "bytes_down": "bytes sent down",
+}
+COST_NOTES = {
+    "points": " Points are those of the busiest node.",
+    "bytes_up": " From the nodes to the centre, all nodes together.",
+    "bytes_down": " From the centre to the nodes, all nodes together.",
+}
 
 
 def _views(record: Record, cells: list[Cell]) -> list[View]:
     looks = {label: record.look(label) for label in record.labels}
     score = curves.SCORES[curves.score_column(record)]
-    seeds = sorted({run.seed for run in record.runs})
-    several = len(seeds) > 1
+    counts = {len(runs) for cell in cells for label in looks if (runs := record.of(cell, label))}
+    several = max(counts) > 1
     mean = ", mean over seeds" if several else ""
-    shade = f" Shaded: {curves.interval_words(len(seeds))}." if several else ""
+    shade = f" Shaded: {curves.interval_words(*counts)}." if several else ""
     whiskers = " Whiskers: one standard deviation over seeds." if several else ""
     compared = "local" in record.labels.values() and len(record.labels) > 1
     levels = " Local-train is a level, its value at the end." if compared else ""
@@ -215,12 +227,12 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
     for cost in curves.shown_costs(record):
         axis, unit = curves.COSTS[cost]
         view(
-            f"{score.capitalize()} against {cost.replace('points', 'points processed')}",
-            f"Of the model at that moment{mean}.{shade}{levels}",
+            f"{score.capitalize()} against {COST_TITLES[cost]}",
+            f"Of the model at that moment{mean}.{shade}{levels}{COST_NOTES.get(cost, '')}",
             "methods",
             cells,
             lambda cell, cost=cost, axis=axis, unit=unit: charts.line_chart(
-                f"{score} against {cost}, {cell.title}",
+                f"{score} against {COST_TITLES[cost]}, {cell.title}",
                 curves.score_curves(record, cell, cost),
                 looks,
                 axis,
@@ -228,39 +240,32 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
                 unit,
             ),
         )
-    if record.kind == "study":
+    learned = curves.all_learners(record)
+    for label in learned:
+        of = [cell for cell in cells if label in curves.learners(record, cell)]
+        ending = f": {label}" if len(learned) > 1 else ""
         view(
-            "Accuracy against bytes sent",
-            "▲ from the nodes to the centre, ▼ from the centre to the nodes, all nodes together. "
-            "Accuracy is that of the table.",
-            "methods",
-            cells,
-            lambda cell: charts.traffic_chart(
-                f"accuracy against bytes sent, {cell.title}", curves.traffic(record, cell), looks
+            f"Weights over outer iterations{ending}",
+            f"As {label} learned them, one line a node{mean}. Dotted: equal weights.",
+            "groups",
+            of,
+            lambda cell, label=label: charts.path_chart(
+                f"weights of {label} over outer iterations, {cell.title}",
+                curves.weight_paths(record, cell, label),
             ),
         )
-    learned = {cell: found for cell in cells if (found := curves.learners(record, cell))}
-    view(
-        "Weights over outer iterations",
-        f"One line a node{mean}. Dotted: equal weights.",
-        "groups",
-        list(learned),
-        lambda cell: charts.path_chart(
-            f"weights over outer iterations, {cell.title}",
-            curves.weight_paths(record, cell, learned[cell][0]),
-        ),
-    )
-    if record.kind == "fit":
-        return views  # The page has opened with the final weights.
-    view(
-        "Final weights",
-        f"Those of the result{mean}.{whiskers} Dotted: equal weights.",
-        "groups",
-        list(learned),
-        lambda cell: charts.bar_chart(
-            f"final weights, {cell.title}", curves.final_weights(record, cell, learned[cell][0])
-        ),
-    )
+        if record.kind == "fit":
+            continue  # The page has opened with the final weights.
+        view(
+            f"Final weights{ending}",
+            f"Those of the results of {label}{mean}.{whiskers} Dotted: equal weights.",
+            "groups",
+            of,
+            lambda cell, label=label: charts.bar_chart(
+                f"final weights of {label}, {cell.title}",
+                curves.final_weights(record, cell, label),
+            ),
+        )
     return views
 
 
