@@ -143,6 +143,10 @@ class Browser:
     def move(self, x, y):
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
+    def click(self, x, y):
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
     def screenshot(self, path, whole=True) -> None:
         answer = self.call(
             "Page.captureScreenshot", captureBeyondViewport=whole, **_clip(self, whole)

@@ -133,13 +133,74 @@ def test_the_arrow_keys_show_values_too(browser, pages):
 
 
 def test_the_choice_of_figures_works_without_script(browser, pages):
+    """Nothing can be evaluated in the page: the pointer chooses, boxes tell what is seen."""
+    browser.open(pages["several"], script=False)
+    root = browser.call("DOM.getDocument", depth=1)["root"]["nodeId"]
+
+    def found(selector):
+        return browser.call("DOM.querySelectorAll", nodeId=root, selector=selector)["nodeIds"]
+
+    def seen(number):
+        return [is_seen(browser, node) for node in found(f".view-{number}")]
+
+    views = len(found(".choice")) // 2  # as many for each target
+    assert [seen(number) for number in range(1, views + 1)] == [[True, True]] + [[False] * 2] * (
+        views - 1
+    )
+    label = found(f"label[for=view-1-{views}]")[0]
+    browser.call("DOM.scrollIntoViewIfNeeded", nodeId=label)
+    corners = browser.call("DOM.getBoxModel", nodeId=label)["model"]["content"]
+    browser.click(sum(corners[::2]) / 4, sum(corners[1::2]) / 4)
+    assert seen(1) == [False, True]
+    assert seen(views) == [True, False]
+
+
+def is_seen(browser, node):
+    try:
+        return browser.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 100
+    except RuntimeError:  # It takes no place at all.
+        return False
+
+
+def accessible(browser, selector):
+    """What a screen reader is told of the first element that a selector finds."""
+    root = browser.call("DOM.getDocument", depth=1)["root"]["nodeId"]
+    node = browser.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+    (told,) = browser.call("Accessibility.getPartialAXTree", nodeId=node, fetchRelatives=False)[
+        "nodes"
+    ]
+    return {key: told.get(key, {}).get("value") for key in ("role", "name", "description")}
+
+
+def test_a_screen_reader_is_told_what_keys_do_and_what_is_chosen(browser, pages):
     browser.open(pages["several"])
-    seen = "[...document.querySelectorAll('.view')].filter(v => v.offsetHeight > 0).length"
-    assert browser.run(seen) == 2  # one for each target
-    title = "[...document.querySelectorAll('.view')].find(v => v.offsetHeight > 0).innerText"
-    assert "against synchronizations" in browser.run(title)
-    browser.run("document.querySelector('.choice-5').click()")
-    assert "Final weights" in browser.run(title)
+    chart = accessible(browser, "svg.hover")
+    assert "test accuracy against synchronizations" in chart["name"]
+    assert "arrow keys" in chart["description"]
+    assert "figure" in accessible(browser, "fieldset")["name"]
+    assert browser.run("document.querySelector('[role=status]').textContent") == ""
+    browser.press("Tab")
+    browser.run("document.querySelector('svg.hover').focus()")
+    browser.press("ArrowLeft")
+    spoken = accessible(browser, "[role=status]")
+    assert spoken["role"] == "status"  # None were it hidden
+    text = browser.run("document.querySelector('[role=status]').textContent")
+    tip = browser.run("document.querySelector('.tip').innerText")
+    assert text.replace(";", "").split() == tip.split()
+    assert "Bi-level 0." in text
+
+
+def test_at_1000_pixels_the_table_fits_and_the_answer_leaves_no_hole(browser, pages):
+    browser.open(pages["several"], width=1000)
+    assert browser.run(
+        "(t => t.scrollWidth <= t.clientWidth)(document.querySelector('#accuracy').parentElement)"
+    )
+    whom, brings, costs = browser.run(
+        "[...document.querySelectorAll('.answer article')].map(a => a.getBoundingClientRect())"
+        ".map(b => [b.left, b.top])"
+    )
+    assert brings[0] == costs[0] > whom[0]
+    assert brings[1] == whom[1]
 
 
 def test_it_is_all_there_without_script(browser, pages, tmp_path):

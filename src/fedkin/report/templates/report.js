@@ -33,8 +33,12 @@ for (const table of document.querySelectorAll("table.sortable")) {
 const tip = document.createElement("div");
 tip.className = "tip";
 tip.hidden = true;
-tip.setAttribute("role", "status");
-document.body.append(tip);
+tip.setAttribute("aria-hidden", "true");
+// A live region has to be there before it changes, so it is apart from the tip, and never hidden.
+const spoken = document.createElement("div");
+spoken.className = "spoken";
+spoken.setAttribute("role", "status");
+document.body.append(tip, spoken);
 const numbers = (text) => (text === undefined ? null : text.split(" ").map(Number));
 const nearest = (values, wanted) =>
   values.reduce((best, value, i) => (Math.abs(value - wanted) < Math.abs(values[best] - wanted) ? i : best), 0);
@@ -58,6 +62,10 @@ for (const chart of document.querySelectorAll("svg.hover")) {
   guide.setAttribute("y2", bottom);
   guide.style.display = "none";
   chart.append(guide);
+  chart.setAttribute("tabindex", "0");
+  chart.setAttribute("role", "group");
+  chart.setAttribute("aria-roledescription", "chart");
+  chart.setAttribute("aria-description", "The left and right arrow keys show the values, Escape hides them.");
   let at = places.length - 1;
 
   const show = () => {
@@ -88,8 +96,15 @@ for (const chart of document.querySelectorAll("svg.hover")) {
     tip.style.left = `${Math.max(4, beside + width > innerWidth - 4 ? beside - width - 28 : beside)}px`;
     tip.style.top = `${Math.max(4, Math.min(box.top + 8, innerHeight - tip.offsetHeight - 4))}px`;
   };
+  const speak = () => {
+    show();
+    spoken.textContent = [...tip.children]
+      .map((row) => [...row.childNodes].map((part) => part.textContent).join(" "))
+      .join("; ");
+  };
   const hide = () => {
     tip.hidden = true;
+    spoken.textContent = "";
     guide.style.display = "none";
   };
   chart.addEventListener("pointermove", (event) => {
@@ -99,7 +114,7 @@ for (const chart of document.querySelectorAll("svg.hover")) {
     show();
   });
   chart.addEventListener("pointerleave", hide);
-  chart.addEventListener("focus", () => chart.matches(":focus-visible") && show());
+  chart.addEventListener("focus", () => chart.matches(":focus-visible") && speak());
   chart.addEventListener("blur", hide);
   chart.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -107,6 +122,6 @@ for (const chart of document.querySelectorAll("svg.hover")) {
     if (!step) return;
     event.preventDefault();
     at = Math.min(places.length - 1, Math.max(0, at + step));
-    show();
+    speak();
   });
 }
