@@ -199,6 +199,15 @@ def test_the_bars_of_the_page_are_the_weights_of_the_results(tmp_path):
         assert float(weight) == pytest.approx(statistics.mean(w[node] for w in weights), rel=1e-5)
 
 
+def test_variants_can_be_told_apart_where_methods_are_compared(tmp_path):
+    config = study(seed=[0], method="bilevel", settings={"solver": ["svrg", "cg"]})
+    page = html.render(read_record(invent_study(tmp_path / "out", config).path))
+    chart = re.search(r'<svg[^>]*aria-label="test accuracy of each method".*?</svg>', page).group()
+    assert {"Bi-level (solver svrg)", "Bi-level (solver cg)"} <= set(
+        re.findall(r"<text[^>]*>([^<]*)<", chart)
+    )
+
+
 def test_a_run_of_one_step_can_be_drawn(tmp_path):
     invent_study(tmp_path / "out", study(seed=[0]), steps=1)
     record = read_record(tmp_path / "out")

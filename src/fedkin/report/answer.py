@@ -220,5 +220,5 @@ def costs(record: Record, label: str) -> str:
     return (
         f"A run of {label} takes {mean('synchronizations'):,.0f} synchronizations, "
         f"{mean('bytes_up') / 1e6:,.2f} MB up and {mean('bytes_down') / 1e6:,.2f} MB down in all, and "
-        f"{mean('seconds'):,.1f} s on the machine it ran on, with compilation."
+        f"{mean('seconds'):,.1f} s on the machine it ran on, with compilation and evaluation."
     )

@@ -271,9 +271,11 @@ def dot_chart(
     """Draw one number a row as a dot with its interval.
 
     A band of several numbers, one a cell, shows all of them as small dots, and their mean as the
-    large one. Differences are signed, and zero is seen.
+    large one. Differences are signed, and zero is seen. Long labels, which name the parameters of
+    variants, stand above their row, whole.
     """
-    row, start, end = 28, 96, WIDTH - 52
+    above = max(len(label) for label, _, _ in rows) > 15
+    row, start, end = (46, 10, WIDTH - 52) if above else (28, 96, WIDTH - 52)
     bottom, height = row * len(rows) + 4, row * len(rows) + 38
     parts_of_bands = [part for _, _, band in rows for part in (band.mean, band.low, band.high)]
     values = np.concatenate([np.atleast_1d(part) for part in parts_of_bands if part is not None])
@@ -295,14 +297,15 @@ def dot_chart(
             element("text", text, x=x(value), y=bottom + 14, class_="middle"),
         ]
     for place, (label, look, band) in enumerate(rows):
-        y = row * place + row / 2 + 2
+        y = row * place + (32 if above else row / 2 + 2)
         colour = f"method-{look.number}"
         every = np.atleast_1d(band.mean)
         mean = float(every.mean())
-        shown = label if len(label) <= 15 else label[:14] + "…"
+        named = {"x": 0, "y": y - 15} if above else {"x": start - 10, "y": y + 4, "class_": "end"}
+        shown = label if len(label) <= 52 else label[:51] + "…"
         written = f"{mean:+.3f}".replace("-", "−") if difference else f"{mean:.3f}"
         parts += [
-            element("text", shown, element("title", label), x=start - 10, y=y + 4, class_="end"),
+            element("text", shown, element("title", label), **named),
             element("text", written, x=WIDTH, y=y + 4, class_="end number"),
         ]
         if band.low is not None and band.high is not None:
