@@ -226,7 +226,8 @@ def test_a_missing_cell_takes_no_numbers_from_the_axes_of_others(tmp_path):
     """The first row has no first panel, the last row no last one."""
     store = Store(tmp_path / "out")
     config = study(dataset=["mnist", "cifar10"], setting=[1, 2, 3], seed=[0], method=["bilevel"])
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     present = {("mnist", 2), ("mnist", 3), ("cifar10", 1), ("cifar10", 2)}
     for run in config.runs():
         if (run.dataset, run.setting) in present:

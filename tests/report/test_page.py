@@ -138,7 +138,8 @@ def test_means_and_difference_are_of_the_same_seeds(tmp_path):
     """The second method lacks two of four seeds: the numbers of the sentence still subtract."""
     config = study(seed=[0, 1, 2, 3], method=["bilevel", "ditto"])
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     accuracy = {}
     for run in config.runs():
         if run.method == "bilevel" or run.seed < 2:

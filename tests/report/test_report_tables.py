@@ -157,7 +157,8 @@ def test_a_tuned_study_says_why_runs_are_missing(tmp_path):
         seed=[0, 1, 2, 3], method="bilevel", tune={"bilevel": {"learning_rate": [0.05, 0.01]}}
     )
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     made = [
         invent_run(store, with_settings(run, {"learning_rate": 0.01})) for run in config.runs()[:3]
     ]
