@@ -275,7 +275,7 @@ def _data(record: Record) -> list[dict[str, Any]]:
     for cell in record.cells[:MOST_HEAT_MAPS]:
         run = record.of(cell)[0]
         data = run.data
-        if not data.get("names"):
+        if not data.get("points"):
             continue
         rows = []
         counts = data.get("class_counts") or [None] * len(data["names"])

@@ -4,7 +4,7 @@ import hashlib
 import json
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,11 +150,11 @@ def _read_study(directory: Path) -> Record:
             runs.append(_read_run(read_config(path), outcome, path))
         except InputError as error:
             damaged[path.name] = str(error)
-    order = _grid_order(study)
-    runs = sorted(_with_labels(runs), key=lambda run: (order(run.cell), run.seed))
+    order = grid_order(study)
+    runs = sorted(with_labels(runs), key=lambda run: (order(run.cell), run.seed))
     missing, doubt = [], ""
     try:
-        missing = list(_missing(study, runs, store, damaged))
+        missing = list(missing_runs(study, runs, lambda name: _why(store.runs / name, damaged)))
     except InputError as error:  # A setting of the user's own, whose file is no longer there.
         doubt = str(error)
     if not runs:
@@ -164,18 +164,26 @@ def _read_study(directory: Path) -> Record:
 
 
 def _read_run(config: RunConfig, outcome: dict[str, Any], path: Path) -> Run:
-    return Run(
+    return make_run(
+        config,
         name=path.name,
-        cell=_cell(config),
-        method=config.method,
-        seed=config.seed,
-        config=config.model_dump(mode="json"),
         versions=_json(path / "config.json")["versions"],
         outcome=outcome,
         history=pd.read_parquet(path / "history.parquet"),
         weights=_json(path / "weights.json"),
         data=_json(path / "data.json"),
+    )
+
+
+def make_run(config: RunConfig, **rest: Any) -> Run:
+    """Make a run of its config and what was read beside it."""
+    return Run(
+        cell=_cell(config),
+        method=config.method,
+        seed=config.seed,
+        config=config.model_dump(mode="json"),
         label=method_title(config.method),
+        **rest,
     )
 
 
@@ -187,7 +195,7 @@ def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _grid_order(study: StudyConfig) -> Any:
+def grid_order(study: StudyConfig) -> Callable[[Cell], tuple[Any, ...]]:
     """Order cells as the study lists them; those of an earlier version of the study come last."""
     lists = [list(map(str, values)) for values in (study.dataset, study.setting, study.target)]
 
@@ -205,7 +213,7 @@ def _method_order(method: str) -> int:
     return known.index(method) if method in known else len(known)
 
 
-def _with_labels(runs: list[Run]) -> list[Run]:
+def with_labels(runs: list[Run]) -> list[Run]:
     """Tell runs of one method apart where a cell has it with different parameters."""
     varying: dict[str, set[str]] = {}
     for cell, method in {(run.cell, run.method) for run in runs}:
@@ -236,9 +244,10 @@ def _parameters(run: Run) -> dict[str, Any]:
     return own | own.pop("settings", {})
 
 
-def _missing(
-    study: StudyConfig, runs: list[Run], store: Store, damaged: Mapping[str, str]
+def missing_runs(
+    study: StudyConfig, runs: list[Run], why: Callable[[str], str]
 ) -> Iterable[Missing]:
+    """Yield the runs of a study that are not among these; `why` tells the reason by a run's name."""
     finished = {run.name for run in runs}
     # Tuning, of itself or of the method it follows, decides a run's parameters, and so the name of
     # its directory: such runs are counted.
@@ -251,11 +260,12 @@ def _missing(
             else:
                 yield Missing(*key, "not finished")
         elif config.directory not in finished:
-            path = store.runs / config.directory
-            yield Missing(*key, damaged.get(path.name) or _why_missing(path))
+            yield Missing(*key, why(config.directory))
 
 
-def _why_missing(path: Path) -> str:
+def _why(path: Path, damaged: Mapping[str, str]) -> str:
+    if path.name in damaged:
+        return damaged[path.name]
     if not path.is_dir():
         return "not begun"
     if (path / "finished.json").exists():

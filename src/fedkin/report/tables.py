@@ -13,6 +13,8 @@ from fedkin.report.style import setting_title
 
 PAPER_METHODS: dict[Any, str] = {"bi-level": "bilevel", "local-train": "local"}
 PAPER_DATA_SETS: dict[Any, str] = {"ds-imagenet": "downsampled-imagenet"}
+ENCODED_ANEW = {"cifar10-jpeg": "cifar10"}
+"""Data sets that are the paper's but for the encoding of their images, and the paper's."""
 COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
 COLUMNS = [
     *("dataset", "setting", "target", "method", "seeds", "accuracy", "deviation", "best"),
@@ -35,6 +37,12 @@ def paper_values() -> dict[tuple[Cell, str], PaperValue]:
         ): (float(row.test_accuracy), float(row.spread))
         for row in rows
     }
+
+
+def paper_value(cell: Cell, method: str) -> PaperValue | None:
+    """Return the paper's test accuracy and its spread, if its table has the cell."""
+    dataset = ENCODED_ANEW.get(cell.dataset, cell.dataset)
+    return paper_values().get((cell._replace(dataset=dataset), method))
 
 
 def is_papers_experiment(run: Run) -> bool:
@@ -71,7 +79,7 @@ def _summarise(record: Record, cell: Cell, label: str) -> dict[str, Any]:
     accuracy = float(scores.mean())
     paper, spread = np.nan, np.nan
     if all(is_papers_experiment(run) for run in runs):
-        paper, spread = paper_values().get((cell, record.labels[label]), (np.nan, np.nan))
+        paper, spread = paper_value(cell, record.labels[label]) or (np.nan, np.nan)
     return {
         **cell._asdict(),
         "method": label,
@@ -112,8 +120,8 @@ def notes(record: Record) -> list[str]:
         )
     datasets = {cell.dataset for cell in record.cells}
     origins = {run.data.get("origin") for run in record.runs if run.cell.dataset == "cifar10"}
-    if "cifar10" in datasets and origins != {"cifar10"}:
-        exact = origins == {"cifar10-jpeg"}
+    if "cifar10-jpeg" in datasets or ("cifar10" in datasets and origins != {"cifar10"}):
+        exact = origins <= {"cifar10-jpeg"}
         told.append(
             "CIFAR-10 was read from JPEG files, encoded anew from the original images; the paper used "
             "the originals."
@@ -128,7 +136,7 @@ def notes(record: Record) -> list[str]:
     if any(
         not is_papers_experiment(run)
         for run in record.runs
-        if (run.cell, run.method) in paper_values()
+        if paper_value(run.cell, run.method) is not None
     ):
         told.append(
             "Some runs are of another model or other sizes than the paper's; they are not set beside "

@@ -1,0 +1,316 @@
+"""A study's store condensed to three small tables that fit into a repository, and read back.
+
+RESULTS/studies/NAME.toml       the study, as `fedkin run` takes it
+RESULTS/NAME/index.csv          one row a finished run: its whole configuration, its outcome
+RESULTS/NAME/history.csv.gz     one row an evaluation of these runs
+RESULTS/NAME/tuning.csv         one row a short run that chose parameters
+
+A value that is absent is an empty field. All else that is not text is written as JSON, so that reading
+it gives the same configuration, and the name of a run, which ends with a checksum of that, still fits.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from fedkin.errors import InputError
+from fedkin.experiments.checkpoint import write_atomically
+from fedkin.experiments.config import RunConfig, StudyConfig, given_settings, load_study
+from fedkin.experiments.history import WEIGHT_PREFIX
+from fedkin.experiments.methods import setting_names
+from fedkin.experiments.store import Store, read_config, read_finished
+from fedkin.report.reading import (
+    Missing,
+    Record,
+    Run,
+    grid_order,
+    make_run,
+    missing_runs,
+    read_record,
+    with_labels,
+)
+
+INDEX, HISTORY, TUNING = "index.csv", "history.csv.gz", "tuning.csv"
+STUDIES = "studies"
+
+REACHED = 0.95
+"""The share of a run's final accuracy that counts as having got there."""
+
+BUDGETS = ("synchronizations", "points", "steps")
+CONFIG_COLUMNS = {
+    name: f"budget_{name}" if name in BUDGETS else name
+    for name in RunConfig.model_fields
+    if name != "settings"
+}
+"""The fields of a run's configuration, but for the method's parameters, and their columns."""
+
+COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
+VERSIONS = ("fedkin", "python", "jax", "jaxlib", "numpy", "optax")
+TEXT = ("run", "dataset", "target", "method", "model", "stopped", "origin", *VERSIONS)
+"""Columns that are text whatever they look like."""
+
+HISTORY_COLUMNS = (
+    *("step", "synchronizations", "rounds", "points", "bytes_up", "bytes_down", "seconds"),
+    *("validation_loss", "validation_accuracy", "test_loss", "test_accuracy"),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A short run that took part in the choice of parameters."""
+
+    dataset: str
+    setting: str
+    target: str
+    method: str
+    seed: int
+    parameters: str
+    validation_accuracy: float
+    validation_loss: float
+    seconds: float
+    chosen: bool
+
+
+def collect(store: Path, results: Path) -> Path:
+    """Condense a store into the directory of the same name in `results`.
+
+    Runs that the study of that name does not ask for are left out.
+    """
+    name = store.resolve().name
+    study = _study(results, name)
+    record = read_record(store)
+    if record.kind != "study":
+        raise InputError(f"{store} is the result of a fit: give the directory of a study")
+    wanted = {(_cell(config), config.method, config.seed) for config in study.runs()}
+    runs = [run for run in record.runs if (run.cell, run.method, run.seed) in wanted]
+    if not runs:
+        raise InputError(
+            f"{store} has no finished run that {results / STUDIES / name}.toml asks for"
+        )
+    target = results / name
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {target}: {error.strerror}") from error
+    runs = sorted(runs, key=lambda run: run.name)
+    write_atomically(target / INDEX, _csv([_index_row(run) for run in runs]))
+    write_atomically(target / HISTORY, _histories(runs))
+    trials = _trials(Store(store), runs)
+    if trials:
+        write_atomically(target / TUNING, _csv([vars(trial) for trial in trials]))
+    return target
+
+
+def is_condensed(directory: Path) -> bool:
+    """Tell whether a directory holds a condensed study."""
+    return (directory / INDEX).exists() and (directory / HISTORY).exists()
+
+
+def read_any(directory: Path) -> Record:
+    """Read a study's store, a condensed study, or what `fedkin fit` has written."""
+    return read_condensed(directory) if is_condensed(directory) else read_record(directory)
+
+
+def read_condensed(directory: Path) -> Record:
+    """Read a condensed study; what is missing is told by the study's file."""
+    study = _study(directory.parent, directory.resolve().name)
+    history = pd.read_csv(directory / HISTORY)
+    by_run = {str(name): table.drop(columns="run") for name, table in history.groupby("run")}
+    runs = [_read_row(row, by_run, directory) for row in read_table(directory / INDEX)]
+    order = grid_order(study)
+    runs = sorted(with_labels(runs), key=lambda run: (order(run.cell), run.seed))
+    missing = list(missing_runs(study, runs, lambda _: "not finished"))
+    return Record(directory, "study", runs, missing, request=study.model_dump(mode="json"))
+
+
+def planned_without_results(results: Path, name: str) -> list[Missing]:
+    """Return all runs of a study of which nothing was collected."""
+    return list(missing_runs(_study(results, name), [], lambda _: "not begun"))
+
+
+def read_trials(directory: Path) -> list[Trial]:
+    """Read what was tried to choose parameters; nothing where nothing was."""
+    if not (directory / TUNING).exists():
+        return []
+    rows = read_table(directory / TUNING)
+    return [Trial(**row | {"setting": str(row["setting"])}) for row in rows]
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """Read the rows of a table written by `collect`."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [{name: _parse(name, text) for name, text in row.items()} for row in rows]
+
+
+def _study(results: Path, name: str) -> StudyConfig:
+    file = results / STUDIES / f"{name}.toml"
+    if not file.exists():
+        raise InputError(
+            f"there is no file {file}, which would say what the study {name} consists of: put it there, "
+            "and name the study's directory like it"
+        )
+    return load_study(file)
+
+
+def _cell(config: RunConfig) -> Any:
+    return config.dataset, str(config.setting), config.target
+
+
+def _index_row(run: Run) -> dict[str, Any]:
+    """Write down all that decided a run, and all that came out of it but for the models."""
+    row: dict[str, Any] = {"run": run.name}
+    row |= {column: run.config[name] for name, column in CONFIG_COLUMNS.items()}
+    row |= {name: run.config["settings"].get(name) for name in setting_names()}
+    outcome, last = run.outcome, run.total
+    mark = REACHED * outcome["test_accuracy"]
+    reached = run.history[run.history.test_accuracy >= mark].iloc[0]
+    row |= {name: outcome[name] for name in ("test_accuracy", "validation_accuracy")}
+    for prefix, place in (("best", outcome), ("total", last), ("reach95", reached)):
+        row |= {f"{prefix}_{name}": int(place[name]) for name in ("step", *COSTS[:-1])}
+        row |= {f"{prefix}_seconds": _rounded(place["seconds"])}
+    similar = [name for name, alike in run.similar.items() if alike]
+    return row | {
+        "best_similar_weight": _share(run.weights, similar),
+        "last_similar_weight": _share(weights_at(last), similar),
+        "similar_nodes": similar,
+        "stopped": outcome["stopped"],
+        "warnings": outcome["warnings"],
+        "origin": run.data.get("origin"),
+        **{name: run.versions.get(name) for name in VERSIONS},
+    }
+
+
+def weights_at(evaluation: pd.Series) -> dict[str, float] | None:
+    """Return the weights of nodes at an evaluation; None where a method has none."""
+    weights = {
+        str(name).removeprefix(WEIGHT_PREFIX): float(value)
+        for name, value in evaluation.items()
+        if str(name).startswith(WEIGHT_PREFIX) and not pd.isna(value)
+    }
+    return weights or None
+
+
+def _share(weights: Mapping[str, float] | None, names: Iterable[str]) -> float | None:
+    return None if weights is None else _rounded(sum(weights[name] for name in names))
+
+
+def _rounded(value: float) -> float:
+    """Keep seven digits, for seconds and weights; a run's name depends on each digit of its parameters."""
+    return float(f"{value:.7g}")
+
+
+def _read_row(row: dict[str, Any], histories: Mapping[str, pd.DataFrame], directory: Path) -> Run:
+    settings = {name: row[name] for name in setting_names() if row.get(name) is not None}
+    given = {name: row.get(column) for name, column in CONFIG_COLUMNS.items()}
+    known = {name: value for name, value in given.items() if value is not None}
+    # What is open by default, such as a budget, may have been left open on purpose.
+    known |= {name: None for name in BUDGETS if row.get(CONFIG_COLUMNS[name]) is None}
+    try:
+        config = RunConfig(**known, settings=settings)  # pyright: ignore[reportArgumentType]
+        history = histories[row["run"]].dropna(axis=1, how="all").reset_index(drop=True)
+        kept = history[history.step == row["best_step"]].iloc[0]
+        agrees = bool(np.isclose(kept.test_accuracy, row["test_accuracy"], atol=1e-6))
+    except (ValidationError, InputError, KeyError, IndexError) as error:
+        raise InputError(
+            f"{directory / INDEX} is damaged or was edited, at {row.get('run')}: collect it again"
+        ) from error
+    if config.directory != row["run"] or not agrees:
+        raise InputError(
+            f"{directory / INDEX} was edited: the row of {row['run']} does not fit its name or its "
+            "history; collect it again"
+        )
+    weights = weights_at(kept)
+    similar = set(row["similar_nodes"])
+    return make_run(
+        config,
+        name=row["run"],
+        versions={name: row[name] for name in VERSIONS if row[name] is not None},
+        outcome={**row, "step": row["best_step"]},
+        history=history,
+        weights=weights,
+        data={
+            "names": list(weights or similar),
+            "similar": [name in similar for name in weights or similar],
+            "origin": row["origin"],
+        },
+    )
+
+
+def _histories(runs: list[Run]) -> bytes:
+    tables = []
+    for run in runs:
+        weights = [name for name in run.history if str(name).startswith(WEIGHT_PREFIX)]
+        kept = [name for name in HISTORY_COLUMNS if name in run.history]
+        table = run.history[[*kept, *weights]].copy()
+        table.insert(0, "run", run.name)
+        tables.append(table)
+    whole = pd.concat(tables, ignore_index=True)
+    buffer = io.BytesIO()
+    # Seven digits are what float32 has; no time in the file, so that the same runs give the same bytes.
+    whole.to_csv(
+        buffer, index=False, float_format="%.7g", compression={"method": "gzip", "mtime": 0}
+    )
+    return buffer.getvalue()
+
+
+def _trials(store: Store, runs: list[Run]) -> list[Trial]:
+    used = {(run.cell, run.method, _parameters(run.config["settings"])) for run in runs}
+    trials = []
+    for path in sorted(store.tuning.iterdir()) if store.tuning.is_dir() else []:
+        outcome = read_finished(path) if path.is_dir() else None
+        if outcome is None:
+            continue
+        config = read_config(path)
+        last = pd.read_parquet(path / "history.parquet").iloc[-1]
+        parameters = _parameters(given_settings(config))
+        trials.append(
+            Trial(
+                *_cell(config),
+                config.method,
+                config.seed,
+                parameters,
+                _rounded(last.validation_accuracy),
+                _rounded(last.validation_loss),
+                _rounded(outcome["total_seconds"]),
+                (_cell(config), config.method, parameters) in used,
+            )
+        )
+    return trials
+
+
+def _parameters(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
+
+
+def _csv(rows: list[dict[str, Any]]) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
+    return buffer.getvalue().encode()
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _parse(name: str, text: str) -> Any:
+    if text == "":
+        return None
+    if name in TEXT:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

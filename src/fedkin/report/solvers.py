@@ -1,0 +1,123 @@
+"""The second table: Bi-level with damped conjugate gradients against the paper's Local-SVRG solver."""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedkin.report.comparison import Count, count_cells
+from fedkin.report.condensed import REACHED
+from fedkin.report.reading import Cell, Run
+
+PAPERS, OURS = "svrg", "cg"
+TITLES = {PAPERS: "Local-SVRG", OURS: "damped CG"}
+COSTS = ("synchronizations", "bytes", "seconds")
+CELLS = tuple(
+    Cell(dataset, setting, "minority")
+    for dataset, setting in itertools.product(("fashion-mnist", "mnist"), ("1", "2", "3", "4"))
+)
+"""The cells that the two solvers are compared in."""
+
+LARGEST_RATIO = 1 / 3
+"""CG may need at most this share of the synchronizations of the paper's solver."""
+
+COLUMNS = [
+    *(*Cell._fields, "seeds"),
+    *(f"{name}_{solver}" for solver in (PAPERS, OURS) for name in ("accuracy", "deviation")),
+    *("difference", "pooled"),
+    *(f"{cost}_{solver}" for cost in COSTS for solver in (PAPERS, OURS)),
+    *(f"{cost}_ratio" for cost in COSTS),
+    *("common_synchronizations", "common_ratio"),
+]
+
+
+def solver_of(run: Run) -> str:
+    """Return the solver of a run of Bi-level; left open, it is that of the preset."""
+    settings = run.config["settings"]
+    return settings.get("solver") or (PAPERS if settings.get("preset") == "paper" else OURS)
+
+
+def compare_solvers(runs: Iterable[Run]) -> pd.DataFrame:
+    """Return one row a cell in which both solvers have a run with the same seed.
+
+    Only such seeds count. Costs are means over seeds, up to the first evaluation with 95% of the test
+    accuracy of the run's own result; a ratio is that of the means. `common_synchronizations` is what CG
+    takes to 95% of the accuracy of the *other* solver's result with the same seed, none if a run never
+    gets there, and `common_ratio` the ratio of that to what the other takes.
+    """
+    found: dict[tuple[Cell, str], dict[int, Run]] = {}
+    for run in runs:
+        if run.method == "bilevel":
+            found.setdefault((run.cell, solver_of(run)), {})[run.seed] = run
+    rows = []
+    for cell in dict.fromkeys(cell for cell, _ in found):
+        papers, ours = found.get((cell, PAPERS), {}), found.get((cell, OURS), {})
+        seeds = sorted(papers.keys() & ours.keys())
+        if seeds:
+            pairs = [(papers[seed], ours[seed]) for seed in seeds]
+            rows.append({**cell._asdict(), "seeds": len(seeds)} | _row(pairs))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _row(pairs: list[tuple[Run, Run]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    variances = []
+    for solver, runs in zip((PAPERS, OURS), zip(*pairs, strict=True), strict=True):
+        scores = np.array([run.outcome["test_accuracy"] for run in runs])
+        deviation = float(scores.std(ddof=1)) if len(scores) > 1 else np.nan
+        variances.append(deviation**2)
+        row |= {f"accuracy_{solver}": float(scores.mean()), f"deviation_{solver}": deviation}
+        for cost in COSTS:
+            row[f"{cost}_{solver}"] = float(np.mean([_cost(run, cost) for run in runs]))
+    row["difference"] = row[f"accuracy_{OURS}"] - row[f"accuracy_{PAPERS}"]
+    row["pooled"] = float(np.sqrt(np.mean(variances)))
+    for cost in COSTS:
+        row[f"{cost}_ratio"] = row[f"{cost}_{OURS}"] / row[f"{cost}_{PAPERS}"]
+    row["common_synchronizations"] = float(
+        np.mean([_synchronizations_to(ours, _mark(papers)) for papers, ours in pairs])
+    )
+    row["common_ratio"] = row["common_synchronizations"] / row[f"synchronizations_{PAPERS}"]
+    return row
+
+
+def _cost(run: Run, cost: str) -> float:
+    if cost == "bytes":
+        return run.outcome["reach95_bytes_up"] + run.outcome["reach95_bytes_down"]
+    return run.outcome[f"reach95_{cost}"]
+
+
+def _mark(run: Run) -> float:
+    return REACHED * run.outcome["test_accuracy"]
+
+
+def _synchronizations_to(run: Run, mark: float) -> float:
+    """Return what a run takes to an accuracy; NaN if it never gets there."""
+    reached = run.history[run.history.test_accuracy >= mark]
+    return np.nan if reached.empty else float(reached.synchronizations.iloc[0])
+
+
+def cg_is_faster(table: pd.DataFrame, *, ratio: str = "synchronizations_ratio") -> Count:
+    """Count the cells in which CG takes at most a third of the synchronizations, at no loss.
+
+    No loss: its mean accuracy is not more than one standard deviation below that of the paper's solver.
+    The deviation is that of a run, pooled over the two solvers; with one seed there is none, and the
+    cell is left open.
+    """
+    rows: Iterable[Any] = table.itertuples()
+    by_cell = {(row.dataset, row.setting, row.target): row for row in rows}
+
+    def judge(cell: Cell) -> tuple[bool, str] | None:
+        row = by_cell.get(tuple(cell))
+        if row is None or np.isnan(row.pooled):
+            return None
+        share, lost = getattr(row, ratio), row.difference < -row.pooled
+        reasons = [] if share <= LARGEST_RATIO else [f"{share:.2f} of the synchronizations"]
+        reasons += [f"accuracy {row.difference:+.3f}".replace("-", "−")] if lost else []
+        return not reasons, ", ".join(reasons)
+
+    claim = "damped CG takes at most a third of the synchronizations at no loss of accuracy"
+    if ratio == "common_ratio":
+        claim += ", both to 95% of what the paper's solver reaches"
+    return count_cells(claim, len(CELLS), CELLS, judge)
