@@ -7,6 +7,7 @@ import typer
 
 from fedkin.commands import data
 from fedkin.commands.bench import bench
+from fedkin.commands.compare import compare
 from fedkin.commands.demo import demo
 from fedkin.commands.fit import fit
 from fedkin.commands.output import notes, results
@@ -37,6 +38,7 @@ app.command()(run)
 app.command()(reproduce)
 app.command()(bench)
 app.command()(report)
+app.command()(compare)
 app.add_typer(data.app, name="data")
 
 

@@ -22,9 +22,9 @@ def report(
     """Make tables, figures and report.html of a study or a fit; of a partial study, what is there."""
     # The libraries that draw take a second to load: only this command pays for them.
     from fedkin.report import figures, html, tables
-    from fedkin.report.reading import read_record
+    from fedkin.report.condensed import read_any
 
-    record = read_record(directory)
+    record = read_any(directory)
     target = out or directory
     page = html.write_page(record, target / html.NAME)
     beside = target / "report"

@@ -56,10 +56,7 @@ def compare(record: Record) -> pd.DataFrame:
     table["method"] = [record.labels[str(label)] for label in table.method]
     rows: Iterable[Any] = table.itertuples()
     pooled = np.array(
-        [
-            np.nan if np.isnan(row.paper) else pooled_deviation(*_spread(row))
-            for row in rows
-        ]
+        [np.nan if np.isnan(row.paper) else pooled_deviation(*_spread(row)) for row in rows]
     )
     table["pooled"] = pooled
     with np.errstate(divide="ignore", invalid="ignore"):

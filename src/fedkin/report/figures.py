@@ -1,6 +1,7 @@
 """Figures for print and slides, drawn from a record: settings × data sets, as in the paper."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ DrawPanel = Callable[[Any, Record, Cell], list[Any]]
 """Draws a cell into axes and returns handles for the legend."""
 
 
-def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
-    """Yield every figure of a record with its name; one figure a target."""
+def plan(record: Record) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield the name of every figure of a record with what draws it; one figure a target."""
     targets = list(dict.fromkeys(cell.target for cell in record.cells))
     score = curves.score_column(record).removeprefix("test_").replace("_", "-")
     for target in targets:
@@ -50,15 +51,24 @@ def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
         learned = [cell for cell in cells if curves.learners(record, cell)]
         ending = f"-{target}" if len(targets) > 1 else ""
         for cost in curves.shown_costs(record):
-            yield f"{score}-{cost}{ending}", draw_scores(record, cells, cost)
+            yield f"{score}-{cost}{ending}", partial(draw_scores, record, cells, cost)
         if record.kind == "study":
-            yield f"traffic{ending}", _draw(record, cells, _traffic_panel)
+            yield f"traffic{ending}", partial(_draw, record, cells, _traffic_panel)
         if learned:
-            yield f"weights-iterations{ending}", _draw(record, learned, _paths_panel, from_zero="y")
+            yield (
+                f"weights-iterations{ending}",
+                partial(_draw, record, learned, _paths_panel, from_zero="y"),
+            )
             yield (
                 f"weights-final{ending}",
-                _draw(record, learned, _bars_panel, from_zero="y", below=1.0),
+                partial(_draw, record, learned, _bars_panel, from_zero="y", below=1.0),
             )
+
+
+def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
+    """Yield every figure of a record with its name."""
+    for name, draw in plan(record):
+        yield name, draw()
 
 
 def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
@@ -70,11 +80,11 @@ def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
     return _draw(record, cells, panel, from_zero="x")
 
 
-def save_figures(record: Record, directory: Path) -> list[Path]:
-    """Write every figure as SVG, PNG and PDF; the same record gives the same bytes."""
+def save_figures(record: Record, directory: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write every figure, as SVG, PNG and PDF by default; the same record gives the same bytes."""
     written = []
     for name, figure in draw_all(record):
-        for ending in FORMATS:
+        for ending in formats:
             path = directory / f"{name}.{ending}"
             dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}[ending]
             try:

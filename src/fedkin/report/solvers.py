@@ -1,7 +1,7 @@
 """The second table: Bi-level with damped conjugate gradients against the paper's Local-SVRG solver."""
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pandas as pd
 from fedkin.report.comparison import Count, count_cells
 from fedkin.report.condensed import REACHED
 from fedkin.report.reading import Cell, Run
+from fedkin.report.tables import entry, signed
 
 PAPERS, OURS = "svrg", "cg"
 TITLES = {PAPERS: "Local-SVRG", OURS: "damped CG"}
@@ -113,7 +114,8 @@ def cg_is_faster(table: pd.DataFrame, *, ratio: str = "synchronizations_ratio") 
         if row is None or np.isnan(row.pooled):
             return None
         share, lost = getattr(row, ratio), row.difference < -row.pooled
-        reasons = [] if share <= LARGEST_RATIO else [f"{share:.2f} of the synchronizations"]
+        slow = "never gets there" if np.isnan(share) else f"{share:.2f} of the synchronizations"
+        reasons = [] if share <= LARGEST_RATIO else [slow]
         reasons += [f"accuracy {row.difference:+.3f}".replace("-", "−")] if lost else []
         return not reasons, ", ".join(reasons)
 
@@ -121,3 +123,68 @@ def cg_is_faster(table: pd.DataFrame, *, ratio: str = "synchronizations_ratio") 
     if ratio == "common_ratio":
         claim += ", both to 95% of what the paper's solver reaches"
     return count_cells(claim, len(CELLS), CELLS, judge)
+
+
+HEADER = (
+    *("data set", "setting", "seeds", f"accuracy, {TITLES[PAPERS]}", f"accuracy, {TITLES[OURS]}"),
+    *("difference", "synchronizations", "ratio", "MB", "ratio", "seconds", "ratio"),
+    *("synchronizations to the same accuracy", "ratio"),
+)
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """Write the table: what each solver takes to 95% of its final accuracy, the paper's first."""
+    lines = [list(HEADER), ["---"] * 2 + ["---:"] * (len(HEADER) - 2), *_shown(table)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def to_latex(table: pd.DataFrame) -> str:
+    """Write the table for LaTeX with booktabs."""
+    rows = [" & ".join(_latex(text) for text in row) + r" \\" for row in _shown(table)]
+    lines = [
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{ll{'r' * (len(HEADER) - 2)}}}",
+        *(r"\toprule", " & ".join(HEADER) + r" \\", r"\midrule", *rows, r"\bottomrule"),
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Write the table with every digit."""
+    return table.to_csv(index=False)
+
+
+def _shown(table: pd.DataFrame) -> list[list[str]]:
+    rows: Iterable[Any] = table.itertuples()
+    return [_shown_row(row) for row in rows]
+
+
+def _shown_row(row: Any) -> list[str]:
+    cells = [row.dataset, row.setting, str(row.seeds)]
+    for solver in (PAPERS, OURS):
+        cells.append(entry(getattr(row, f"accuracy_{solver}"), getattr(row, f"deviation_{solver}")))
+    cells.append(signed(row.difference))
+    for cost, unit, digits in (("synchronizations", 1, 0), ("bytes", 1e6, 1), ("seconds", 1, 0)):
+        papers, ours = (getattr(row, f"{cost}_{solver}") / unit for solver in (PAPERS, OURS))
+        cells += [
+            f"{papers:.{digits}f} → {ours:.{digits}f}",
+            f"{getattr(row, cost + '_ratio'):.2f}",
+        ]
+    if np.isnan(row.common_ratio):
+        return [*cells, "not reached", "–"]
+    return [*cells, f"{row.common_synchronizations:.0f}", f"{row.common_ratio:.2f}"]
+
+
+def _latex(text: str) -> str:
+    for symbol, command in {"±": r"$\pm$", "→": r"$\to$", "−": "$-$", "–": "--"}.items():
+        text = text.replace(symbol, command)
+    return text
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
+    "md": to_markdown,
+    "csv": to_csv,
+    "tex": to_latex,
+}
+"""How the table is written, by the ending of its file."""

@@ -1,0 +1,307 @@
+"""The directory `results/`: studies set beside the paper, every file made from condensed studies.
+
+RESULTS/README.md             the comparison, cell by cell
+RESULTS/table.md, .csv, .tex  every method in every cell
+RESULTS/comparison.csv        the same beside the paper's figures, with every digit
+RESULTS/solvers.md, .csv, .tex  damped CG against the paper's solver
+RESULTS/figures/…             the figures of `fedkin report`, of all studies together
+RESULTS/INVESTIGATION.md      written by hand; only read here
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fedkin.errors import InputError
+from fedkin.experiments.checkpoint import write_atomically
+from fedkin.report import comparison, condensed, figures, solvers, tables
+from fedkin.report.condensed import Trial
+from fedkin.report.reading import Cell, Missing, Record, Run
+from fedkin.report.style import method_title
+
+README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
+SOLVER_STUDIES = "solvers-"
+"""Studies whose names begin like this are the second table's half with damped CG."""
+
+FIGURE_FORMATS = ("svg",)
+"""What the repository keeps; `fedkin report` writes PNG and PDF too."""
+
+DATA_SETS = ("fashion-mnist", "mnist", "cifar10-jpeg", "tiny-imagenet32")
+"""The order of studies; others follow."""
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "γ": ("learning_rate",),
+    "τ": ("period",),
+    "γ_h": ("adjoint_learning_rate",),
+    "η": ("outer_learning_rate",),
+    "λ, Ditto": ("proximal", "ditto"),
+    "λ, pFedMe": ("proximal", "pfedme"),
+}
+"""Parameters as the paper writes them: their names, and a method where they are that method's own."""
+
+
+@dataclass(frozen=True)
+class StudyState:
+    """A study: what there is of it, and what is still to come."""
+
+    name: str
+    runs: list[Run]
+    missing: list[Missing]
+    trials: list[Trial]
+
+    @property
+    def planned(self) -> int:
+        """The number of runs of the whole study."""
+        return len(self.runs) + len(self.missing)
+
+    @property
+    def run_hours(self) -> float:
+        """The time of the finished runs, one after the other."""
+        return sum(run.outcome["total_seconds"] for run in self.runs) / 3600
+
+    @property
+    def trial_hours(self) -> float:
+        """The time of the short runs that chose parameters."""
+        return sum(trial.seconds for trial in self.trials) / 3600
+
+    @property
+    def expected_hours(self) -> float:
+        """The time of all runs; one that is missing takes what others of its method took, on average."""
+        seconds: dict[str, list[float]] = {}
+        for run in self.runs:
+            seconds.setdefault(run.method, []).append(run.outcome["total_seconds"])
+        missing = [np.mean(seconds.get(each.method, [np.nan])) for each in self.missing]
+        return self.run_hours + self.trial_hours + float(sum(missing)) / 3600
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All that a directory of results holds."""
+
+    directory: Path
+    studies: list[StudyState]
+
+    @property
+    def table_record(self) -> Record:
+        """The studies of the paper's table as one."""
+        return self._joined([s for s in self.studies if not s.name.startswith(SOLVER_STUDIES)])
+
+    @property
+    def solver_runs(self) -> list[Run]:
+        """The runs of Bi-level with either solver."""
+        return [run for study in self.studies for run in study.runs if run.method == "bilevel"]
+
+    def _joined(self, studies: list[StudyState]) -> Record:
+        runs = [run for study in studies for run in study.runs]
+        missing = [each for study in studies for each in study.missing]
+        return Record(self.directory, "study", runs, missing)
+
+
+def read_reproduction(directory: Path) -> Reproduction:
+    """Read all condensed studies of a directory of results, and what is planned."""
+    files = sorted((directory / condensed.STUDIES).glob("*.toml"), key=lambda f: _order(f.stem))
+    if not files:
+        raise InputError(
+            f"{directory} holds no results: there are no studies in {directory / condensed.STUDIES}"
+        )
+    states = []
+    for file in files:
+        path = directory / file.stem
+        if condensed.is_condensed(path):
+            record = condensed.read_condensed(path)
+            trials = condensed.read_trials(path)
+            _refuse_twins(record)
+            states.append(StudyState(file.stem, record.runs, record.missing, trials))
+        else:
+            planned = condensed.planned_without_results(directory, file.stem)
+            states.append(StudyState(file.stem, [], planned, []))
+    reproduction = Reproduction(directory, states)
+    if not reproduction.table_record.runs:
+        raise InputError(
+            f"{directory} holds no finished run of the paper's table yet: add the directory of a study "
+            "with --add"
+        )
+    return reproduction
+
+
+def _order(name: str) -> tuple[bool, int, str]:
+    dataset = name.removeprefix(SOLVER_STUDIES)
+    place = DATA_SETS.index(dataset) if dataset in DATA_SETS else len(DATA_SETS)
+    return name.startswith(SOLVER_STUDIES), place, name
+
+
+def _refuse_twins(record: Record) -> None:
+    """Refuse variants of a method: the table has one column for each."""
+    seen: set[tuple[Cell, str, int]] = set()
+    for run in record.runs:
+        key = (run.cell, run.method, run.seed)
+        if key in seen:
+            raise InputError(
+                f"{record.directory} has two runs of {run.method} with seed {run.seed} on "
+                f"{run.cell.title}: a study of the paper's table has one"
+            )
+        seen.add(key)
+
+
+def build(directory: Path) -> list[Path]:
+    """Write every table, figure and the page; return their paths."""
+    reproduction = read_reproduction(directory)
+    written = []
+    for name, text in texts(reproduction).items():
+        write_atomically(directory / name, text.encode())
+        written.append(directory / name)
+    beside = directory / FIGURES
+    beside.mkdir(exist_ok=True)
+    return written + figures.save_figures(reproduction.table_record, beside, FIGURE_FORMATS)
+
+
+def texts(reproduction: Reproduction) -> dict[str, str]:
+    """Return every file that is text, by its name: the tables and the page."""
+    record = reproduction.table_record
+    # Nine decimals: the last digits of a mean may depend on the processor, and files are compared.
+    table = comparison.compare(record).round(9)
+    solver_table = solvers.compare_solvers(reproduction.solver_runs).round(9)
+    summary = tables.summary(record).round(9)
+    found = {f"table.{ending}": write(summary) for ending, write in tables.WRITERS.items()}
+    found["comparison.csv"] = table.to_csv(index=False)
+    if len(solver_table):
+        found |= {
+            f"solvers.{ending}": write(solver_table) for ending, write in solvers.WRITERS.items()
+        }
+    found[README] = _page(reproduction, record, table, solver_table)
+    return found
+
+
+def _page(
+    reproduction: Reproduction, record: Record, table: pd.DataFrame, solver_table: pd.DataFrame
+) -> str:
+    shares = comparison.weight_shares(record)
+    file = reproduction.directory / INVESTIGATION
+    investigation = file.read_text(encoding="utf-8") if file.exists() else ""
+    far = comparison.far_entries(table)
+    counts = [
+        (1, comparison.bilevel_wins(table)),
+        (1, comparison.bilevel_close_to_paper(table)),
+        (1, comparison.fedavg_below_local(table)),
+        (2, comparison.similar_nodes_have_the_weight(shares)),
+        (3, solvers.cg_is_faster(solver_table)),
+        (3, solvers.cg_is_faster(solver_table, ratio="common_ratio")),
+    ]
+    environment = Environment(
+        loader=PackageLoader("fedkin.report"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # Markdown, of our own words and numbers
+    )
+    environment.filters |= {
+        "signed": tables.signed,
+        "deviations": lambda value: f"{value:+.1f}".replace("-", "−"),
+        "known": lambda value: not np.isnan(value),
+        "method": method_title,
+        "key": comparison.entry_key,
+        "entry": lambda row: tables.entry(row.accuracy, row.deviation),
+        "paper": lambda row: tables.entry(row.paper, row.paper_spread),
+    }
+    return environment.get_template("results.md").render(
+        counts=counts,
+        partial=any(
+            each.cell in comparison.MAIN_CELLS for s in reproduction.studies for each in s.missing
+        ),
+        studies=reproduction.studies,
+        missing=_missing_words(reproduction.studies),
+        chapters=_chapters(table),
+        winners=_winners(table),
+        far=far,
+        investigated=[row for row in far if f"`{comparison.entry_key(row)}`" in investigation],
+        far_in_errors=int((table.errors.abs() > comparison.FAR).sum()),
+        compared=int(table.paper.notna().sum()),
+        shares=_share_rows(shares),
+        solver_table=solvers.to_markdown(solver_table) if len(solver_table) else "",
+        parameter_names=list(PARAMETERS),
+        parameters=_parameters(reproduction.studies),
+        notes=tables.notes(record)[1:],
+        figures=[name for name, _ in figures.plan(record)],
+        has_investigation=bool(investigation),
+    )
+
+
+def _chapters(table: pd.DataFrame) -> dict[str, list[Any]]:
+    rows: Iterable[Any] = table.itertuples()
+    chapters: dict[str, list[Any]] = {}
+    for row in rows:
+        chapters.setdefault(row.dataset, []).append(row)
+    return chapters
+
+
+def _winners(table: pd.DataFrame) -> list[tuple[Cell, str, str, int]]:
+    """Return for each cell the best method of ours and of the paper's, and how many there are."""
+    rows = []
+    for key, of_cell in table.groupby(["dataset", "setting", "target"], sort=False):
+        ours = of_cell.loc[of_cell.accuracy.idxmax()]
+        papers = of_cell[of_cell.paper_best]
+        best = "–" if papers.empty else method_title(str(papers.method.iloc[0]))
+        cell = Cell(*map(str, key))  # pyright: ignore[reportArgumentType]
+        rows.append((cell, method_title(str(ours.method)), best, len(of_cell)))
+    return rows
+
+
+def _share_rows(shares: pd.DataFrame) -> list[dict[str, Any]]:
+    rows = []
+    for key, of_cell in shares.groupby(list(Cell._fields), sort=False):
+        cell = Cell(*map(str, key))  # pyright: ignore[reportArgumentType]
+        last = of_cell["last"]
+        rows.append(
+            {
+                "cell": cell,
+                "seeds": len(of_cell),
+                "last": last.mean(),
+                "lowest": last.min(),
+                "best": of_cell["best"].mean(),
+            }
+        )
+    return rows
+
+
+def _missing_words(studies: list[StudyState]) -> list[str]:
+    """Say what is missing, a line a study and method."""
+    lines = []
+    for study in studies:
+        if study.missing and not study.runs:
+            lines.append(f"{study.name}: all {study.planned} runs")
+            continue
+        by_method: dict[str, list[Missing]] = {}
+        for each in study.missing:
+            by_method.setdefault(each.method, []).append(each)
+        for method, missing in by_method.items():
+            cells: dict[str, list[str]] = {}
+            for each in missing:
+                place = f"{each.cell.setting} {each.cell.target}"
+                cells.setdefault(place, []).append(str(each.seed))
+            told = "; ".join(f"{place}: seeds {', '.join(s)}" for place, s in cells.items())
+            lines.append(f"{study.name}, {method_title(method)}: {len(missing)} runs ({told})")
+    return lines
+
+
+def _parameters(studies: list[StudyState]) -> list[tuple[str, str, list[str]]]:
+    """Return for each study and cell the values of the parameters in `PARAMETERS`."""
+    rows = []
+    for study in studies:
+        for cell in dict.fromkeys(run.cell for run in study.runs):
+            of_cell = [run for run in study.runs if run.cell == cell]
+            values = [_values(of_cell, *names) for names in PARAMETERS.values()]
+            rows.append((study.name, f"{cell.setting} {cell.target}", values))
+    return rows
+
+
+def _values(runs: list[Run], name: str, method: str | None = None) -> str:
+    """Write the values of a parameter, several where methods differ."""
+    settings = [run.config["settings"] for run in runs if method in (None, run.method)]
+    found = {each[name] for each in settings if each.get(name) is not None}
+    return ", ".join(f"{value:g}" for value in sorted(found)) or "–"
