@@ -5,8 +5,13 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 TEST_ARGUMENTS ?=
 
+# For `make reproduce`: the studies, in this order, where their stores are, and runs at the same time.
+STUDIES ?= fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg tiny-imagenet32
+STORES ?= runs
+JOBS ?= 2
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check browser bench clean
+.PHONY: help demo test check browser bench reproduce compare clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -45,6 +50,19 @@ browser:  ## Chromium for the tests of report.html, where apt-get can install it
 
 bench: $(VENV)/.bench  ## the engine against a plain PyTorch loop
 	$(BIN)/fedkin bench
+
+# A study that fails in part, or whose data are not there, does not keep the others from being run.
+reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where they stopped, make results/
+	@failed=; for study in $(STUDIES); do \
+	  echo "== $$study"; \
+	  $(BIN)/fedkin run results/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume \
+	    || { [ $$? -eq 130 ] && exit 130; failed="$$failed $$study"; }; \
+	done; \
+	$(MAKE) --no-print-directory compare && \
+	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; exit 2; fi
+
+compare: $(VENV)/.base  ## make results/ anew from the stores that are there, and from what was collected before
+	$(BIN)/fedkin compare results $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study)))
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,294 @@
+"""What the repository shows is what its index says, and an index is what a store holds."""
+
+import csv
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from stores import invent_run
+from typer.testing import CliRunner
+
+from fedkin.cli import app
+from fedkin.errors import InputError
+from fedkin.experiments.config import load_study, with_settings
+from fedkin.experiments.store import Store
+from fedkin.report import condensed, reproduction, solvers, tables
+from fedkin.report.reading import read_record
+
+RESULTS = Path(__file__).parents[2] / "results"
+COLLECTED = sorted(RESULTS.glob("*/index.csv"))
+
+STUDY = """
+dataset = "mnist"
+setting = [1, 2]
+method = ["bilevel", "fedavg", "ditto", "pfedme", "local"]
+seed = [0, 1]
+synchronizations = 800
+follow_bilevel = true
+
+[settings.bilevel]
+cap = 0.3333333333333333
+
+[tune.bilevel]
+learning_rate = [0.05, 0.02]
+"""
+SOLVER_STUDY = """
+dataset = "mnist"
+setting = [1, 2]
+method = "bilevel"
+seed = [0, 1]
+
+[settings]
+solver = "cg"
+"""
+
+
+def make_store(results, stores, name, text, leave_out=0) -> Path:
+    """Invent a study whose runs had their learning rate chosen; the last few may be missing."""
+    file = results / "studies" / f"{name}.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    config = load_study(file)
+    store = Store(stores / name)
+    store.open(config, resume=False)
+    runs = [with_settings(run, {"learning_rate": 0.05}) for run in config.runs()]
+    for run in runs[: len(runs) - leave_out]:
+        invent_run(store, run)
+    for trial in config.candidates(config.runs()[0]):
+        finished = invent_run(store, trial, steps=5)
+        finished.path.rename(store.tuning / finished.path.name)
+    return store.path
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Invent a study and its half of the second table, once for all tests."""
+    place = tmp_path_factory.mktemp("made")
+    for name, text in (("mnist", STUDY), ("solvers-mnist", SOLVER_STUDY)):
+        store = make_store(place / "results", place / "stores", name, text)
+        condensed.collect(store, place / "results")
+    return place
+
+
+@pytest.fixture
+def collected(made, tmp_path):
+    """Return a directory of results of one's own; the stores are beside it."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "results"
+
+
+def read_rows(path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.skipif(not COLLECTED, reason="no results were collected yet: make reproduce")
+def test_the_repositorys_tables_and_page_are_made_from_its_index_and_nothing_else():
+    texts = reproduction.texts(reproduction.read_reproduction(RESULTS))
+    assert {"README.md", "table.md", "table.csv", "table.tex", "comparison.csv"} <= set(texts)
+    for name, text in texts.items():
+        shown = (RESULTS / name).read_bytes().decode()
+        assert shown == text, f"results/{name} is not what the index says: fedkin compare results"
+    made = {path.name for path in RESULTS.iterdir() if path.is_file()}
+    assert made <= {*texts, reproduction.INVESTIGATION}
+
+
+@pytest.mark.skipif(not COLLECTED, reason="no results were collected yet: make reproduce")
+def test_the_repositorys_results_are_small_and_its_figures_there():
+    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 5e6
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    figures = [line.split("(")[1].rstrip(")") for line in page.splitlines() if line[:2] == "!["]
+    assert figures
+    assert all((RESULTS / name).exists() for name in figures)
+
+
+@pytest.mark.parametrize("index", COLLECTED, ids=lambda path: path.parent.name)
+def test_each_row_of_the_repositorys_index_agrees_with_its_history(index):
+    """By means of its own: the standard library, and the rule by which a model is kept."""
+    with gzip.open(index.with_name("history.csv.gz"), "rt", newline="") as file:
+        histories: dict[str, list[dict]] = {}
+        for row in csv.DictReader(file):
+            histories.setdefault(row["run"], []).append(row)
+    rows = read_rows(index)
+    assert {row["run"] for row in rows} == set(histories)
+    for row in rows:
+        history = histories[row["run"]]
+        best = max(float(each["validation_accuracy"]) for each in history)
+        assert float(row["validation_accuracy"]) == pytest.approx(best, abs=1e-6)
+        (kept,) = [each for each in history if each["step"] == row["best_step"]]
+        assert float(kept["validation_accuracy"]) == pytest.approx(best, abs=1e-6)
+        final = float(row["test_accuracy"])
+        assert float(kept["test_accuracy"]) == pytest.approx(final, abs=1e-6)
+        marks = [float(each["test_accuracy"]) >= 0.95 * final - 1e-6 for each in history]
+        assert history[marks.index(True)]["step"] == row["reach95_step"]
+        assert int(row["total_synchronizations"]) <= int(row["budget_synchronizations"])
+
+
+def test_what_was_collected_is_what_the_store_holds(tmp_path, collected):
+    ours = condensed.read_condensed(collected / "mnist")
+    theirs = read_record(tmp_path / "stores" / "mnist")
+    assert [run.name for run in ours.runs] == [run.name for run in theirs.runs]
+    assert [run.config for run in ours.runs] == [run.config for run in theirs.runs]
+    pd.testing.assert_frame_equal(tables.summary(ours), tables.summary(theirs), rtol=1e-6)
+    for mine, other in zip(ours.runs, theirs.runs, strict=True):
+        assert mine.versions == other.versions
+        assert mine.weights == (other.weights and pytest.approx(other.weights, rel=1e-5))
+        if mine.weights:
+            assert mine.similar == other.similar
+
+
+def test_what_an_index_says_of_a_run(tmp_path, collected):
+    for row in read_rows(collected / "mnist" / "index.csv"):
+        path = tmp_path / "stores" / "mnist" / "runs" / row["run"]
+        history = pd.read_parquet(path / "history.parquet").to_dict(orient="records")
+        final = json.loads((path / "finished.json").read_text())["test_accuracy"]
+        first = next(each for each in history if each["test_accuracy"] >= 0.95 * final)
+        assert int(row["reach95_synchronizations"]) == first["synchronizations"]
+        assert int(row["total_bytes_down"]) == history[-1]["bytes_down"]
+        assert row["budget_synchronizations"] == "800"
+        if row["method"] == "bilevel":
+            similar = sum(history[-1][f"weight minority-{node}"] for node in range(1, 6))
+            assert float(row["last_similar_weight"]) == pytest.approx(similar, rel=1e-6)
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path, collected):
+    before = {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
+    condensed.collect(tmp_path / "stores" / "mnist", collected)
+    assert before == {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
+    first = reproduction.texts(reproduction.read_reproduction(collected))
+    assert first == reproduction.texts(reproduction.read_reproduction(collected))
+
+
+@pytest.mark.parametrize("column", ["test_accuracy", "learning_rate", "best_step"])
+def test_an_edited_index_is_refused(collected, column):
+    index = collected / "mnist" / "index.csv"
+    rows = read_rows(index)
+    rows[3][column] = {"test_accuracy": "0.9", "learning_rate": "0.02", "best_step": "99"}[column]
+    with index.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    with pytest.raises(InputError, match="edited"):
+        reproduction.read_reproduction(collected)
+
+
+def test_solvers_are_compared_on_the_seeds_that_both_have(tmp_path, collected):
+    states = reproduction.read_reproduction(collected)
+    table = solvers.compare_solvers(states.solver_runs)
+    assert list(table.seeds) == [2, 2]
+    rows = [
+        row
+        for name in ("mnist", "solvers-mnist")
+        for row in read_rows(collected / name / "index.csv")
+        if row["method"] == "bilevel" and row["setting"] == "2"
+    ]
+    needed = {
+        solver: np.mean(
+            [int(row["reach95_synchronizations"]) for row in rows if (row["solver"] == "cg") == cg]
+        )
+        for solver, cg in (("svrg", False), ("cg", True))
+    }
+    row = table[table.setting == "2"].iloc[0]
+    assert row.synchronizations_svrg == needed["svrg"]
+    assert row.synchronizations_ratio == pytest.approx(needed["cg"] / needed["svrg"])
+    fewer = [run for run in states.solver_runs if run.seed == 0 or solvers.solver_of(run) == "cg"]
+    assert list(solvers.compare_solvers(fewer).seeds) == [1, 1]
+
+
+def test_a_partial_study_says_what_is_missing(tmp_path):
+    results = tmp_path / "results"
+    store = make_store(results, tmp_path / "stores", "mnist", STUDY, leave_out=3)
+    (results / "studies" / "solvers-mnist.toml").write_text(SOLVER_STUDY)
+    condensed.collect(store, results)
+    page = reproduction.texts(reproduction.read_reproduction(results))["README.md"]
+    assert "| 17 | 20 |" in page
+    assert "- mnist, Local-train: 2 runs (2 minority: seeds 0, 1)" in page
+    assert "- solvers-mnist: all 4 runs" in page
+    assert "No cell has runs of both solvers yet." in page
+
+
+def test_an_entry_counts_as_investigated_when_the_investigation_names_it(collected):
+    def page() -> str:
+        return reproduction.texts(reproduction.read_reproduction(collected))["README.md"]
+
+    assert "`mnist 2 minority local` |" in page()  # invented far below the paper's 0.787
+    assert "| yes |\n" not in page().split("## Where we differ")[1].split("## Whom")[0]
+    (collected / "INVESTIGATION.md").write_text("# Found\n\n`mnist 2 minority local`: invented.\n")
+    told = page().split("## Where we differ")[1].split("## Whom")[0]
+    assert told.count("| yes |\n") == 1
+
+
+def test_the_command_collects_and_builds(tmp_path, collected):
+    shutil.rmtree(collected / "mnist")
+    store = tmp_path / "stores" / "mnist"
+    answer = CliRunner().invoke(app, ["compare", str(collected), "--add", str(store), "--json"])
+    assert answer.exit_code == 0, answer.output
+    told = json.loads(answer.stdout)
+    assert told["studies"]["mnist"]["finished"] == 20
+    assert all(Path(name).exists() for name in told["files"])
+    assert any(name.endswith(".svg") for name in told["files"])
+
+
+def test_a_condensed_study_can_be_reported(collected, tmp_path):
+    out = tmp_path / "out"
+    answer = CliRunner().invoke(app, ["report", str(collected / "mnist"), "--out", str(out)])
+    assert answer.exit_code == 0, answer.output
+    assert "mnist" in (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_newcomers_mistakes(tmp_path, collected):
+    store = tmp_path / "stores" / "mnist"
+    elsewhere = tmp_path / "stores" / "other"
+    shutil.copytree(store, elsewhere)
+    with pytest.raises(InputError, match=r"no file .*other\.toml"):
+        condensed.collect(elsewhere, collected)
+    with pytest.raises(InputError, match="holds no results"):
+        reproduction.read_reproduction(tmp_path)
+    (collected / "studies" / "mnist.toml").write_text('dataset = "fashion-mnist"\n')
+    with pytest.raises(InputError, match="no finished run that"):
+        condensed.collect(store, collected)
+    shutil.rmtree(collected / "mnist")
+    with pytest.raises(InputError, match="no finished run of the paper's table"):
+        reproduction.read_reproduction(collected)
+    with pytest.raises(InputError, match="is not there"):
+        condensed.collect(tmp_path / "mnist", collected)
+
+
+def test_variants_of_a_method_are_refused(tmp_path):
+    results = tmp_path / "results"
+    two = STUDY.replace("0.3333333333333333", "[0.3333333333333333, 0.5]")
+    condensed.collect(make_store(results, tmp_path / "stores", "mnist", two), results)
+    with pytest.raises(InputError, match="two runs of bilevel"):
+        reproduction.read_reproduction(results)
+
+
+def test_resume_begins_a_study_that_is_not_there(tmp_path):
+    """So `make reproduce` has one command for the first start and for all others."""
+    (tmp_path / "study.toml").write_text(STUDY)
+    config = load_study(tmp_path / "study.toml")
+    Store(tmp_path / "new" / "mnist").open(config, resume=True)
+    assert (tmp_path / "new" / "mnist" / "study.json").exists()
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in RESULTS.glob("studies/solvers-*.toml"))
+)
+def test_both_solvers_are_compared_with_the_same_budget_on_the_same_cells(name):
+    ours = load_study(RESULTS / "studies" / f"{name}.toml")
+    papers = load_study(RESULTS / "studies" / f"{name.removeprefix('solvers-')}.toml")
+    known = {
+        (run.cell, run.seed, run.synchronizations): run
+        for run in papers.runs()
+        if run.method == "bilevel"
+    }
+    runs = ours.runs()
+    assert len(runs) == 12
+    for run in runs:
+        other = known[run.cell, run.seed, run.synchronizations]
+        assert (run.settings.solver, other.settings.solver) == ("cg", None)
+        assert run.settings.period == other.settings.period
+        assert len(ours.candidates(run)) == len(papers.candidates(other))
