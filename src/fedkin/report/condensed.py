@@ -84,11 +84,11 @@ def collect(store: Path, results: Path) -> Path:
 
     Runs that the study of that name does not ask for are left out.
     """
-    name = store.resolve().name
-    study = _study(results, name)
     record = read_record(store)
     if record.kind != "study":
         raise InputError(f"{store} is the result of a fit: give the directory of a study")
+    name = store.resolve().name
+    study = _study(results, name)
     wanted = {(_cell(config), config.method, config.seed) for config in study.runs()}
     runs = [run for run in record.runs if (run.cell, run.method, run.seed) in wanted]
     if not runs:
@@ -174,7 +174,8 @@ def _index_row(run: Run) -> dict[str, Any]:
     mark = REACHED * outcome["test_accuracy"]
     reached = run.history[run.history.test_accuracy >= mark].iloc[0]
     row |= {name: outcome[name] for name in ("test_accuracy", "validation_accuracy")}
-    for prefix, place in (("best", outcome), ("total", last), ("reach95", reached)):
+    places: dict[str, Any] = {"best": outcome, "total": last, "reach95": reached}
+    for prefix, place in places.items():
         row |= {f"{prefix}_{name}": int(place[name]) for name in ("step", *COSTS[:-1])}
         row |= {f"{prefix}_seconds": _rounded(place["seconds"])}
     similar = [name for name, alike in run.similar.items() if alike]
@@ -217,7 +218,7 @@ def _read_row(row: dict[str, Any], histories: Mapping[str, pd.DataFrame], direct
     try:
         config = RunConfig(**known, settings=settings)  # pyright: ignore[reportArgumentType]
         history = histories[row["run"]].dropna(axis=1, how="all").reset_index(drop=True)
-        kept = history[history.step == row["best_step"]].iloc[0]
+        kept: Any = history[history.step == row["best_step"]].iloc[0]
         agrees = bool(np.isclose(kept.test_accuracy, row["test_accuracy"], atol=1e-6))
     except (ValidationError, InputError, KeyError, IndexError) as error:
         raise InputError(
@@ -270,18 +271,20 @@ def _trials(store: Store, runs: list[Run]) -> list[Trial]:
         if outcome is None:
             continue
         config = read_config(path)
-        last = pd.read_parquet(path / "history.parquet").iloc[-1]
+        last: Any = pd.read_parquet(path / "history.parquet").iloc[-1]
         parameters = _parameters(given_settings(config))
         trials.append(
             Trial(
-                *_cell(config),
-                config.method,
-                config.seed,
-                parameters,
-                _rounded(last.validation_accuracy),
-                _rounded(last.validation_loss),
-                _rounded(outcome["total_seconds"]),
-                (_cell(config), config.method, parameters) in used,
+                dataset=config.dataset,
+                setting=str(config.setting),
+                target=config.target,
+                method=config.method,
+                seed=config.seed,
+                parameters=parameters,
+                validation_accuracy=_rounded(last.validation_accuracy),
+                validation_loss=_rounded(last.validation_loss),
+                seconds=_rounded(outcome["total_seconds"]),
+                chosen=(_cell(config), config.method, parameters) in used,
             )
         )
     return trials

@@ -122,7 +122,16 @@ def _draw(
                     continue
                 handles |= {each.get_label(): each for each in panel(axes, record, cell)}
                 axes.set_title(_plain(_panel_title(cell)), loc="left")
+                title = axes.get_xlabel()
                 axes.label_outer()
+                below_it = {(c.dataset, c.setting) for c in cells} & {
+                    (other, setting) for other in datasets[row + 1 :]
+                }
+                if (
+                    not below_it
+                ):  # it is the lowest of its column, though perhaps not in the last row
+                    axes.set_xlabel(title)
+                    axes.tick_params(labelbottom=True)
         # Rows and columns share axes: a limit set before all panels are drawn would cut the others.
         for axes in grid.flat:
             if "x" in from_zero:

@@ -107,10 +107,10 @@ def cg_is_faster(table: pd.DataFrame, *, ratio: str = "synchronizations_ratio") 
     cell is left open.
     """
     rows: Iterable[Any] = table.itertuples()
-    by_cell = {(row.dataset, row.setting, row.target): row for row in rows}
+    by_cell = {Cell(row.dataset, row.setting, row.target): row for row in rows}
 
     def judge(cell: Cell) -> tuple[bool, str] | None:
-        row = by_cell.get(tuple(cell))
+        row = by_cell.get(cell)
         if row is None or np.isnan(row.pooled):
             return None
         share, lost = getattr(row, ratio), row.difference < -row.pooled
