@@ -206,7 +206,7 @@ def test_a_partial_study_says_what_is_missing(tmp_path):
     condensed.collect(store, results)
     page = reproduction.texts(reproduction.read_reproduction(results))["README.md"]
     assert "| 17 | 20 |" in page
-    assert "- mnist, Local-train: 2 runs (2 minority: seeds 0, 1)" in page
+    assert "- mnist, Local-train: 2 runs (seeds 0, 1 of 2 minority)" in page
     assert "- solvers-mnist: all 4 runs" in page
     assert "No cell has runs of both solvers yet." in page
 
@@ -224,13 +224,17 @@ def test_an_entry_counts_as_investigated_when_the_investigation_names_it(collect
 
 def test_the_command_collects_and_builds(tmp_path, collected):
     shutil.rmtree(collected / "mnist")
+    (collected / "figures").mkdir()
+    (collected / "figures" / "former.svg").touch()
     store = tmp_path / "stores" / "mnist"
     answer = CliRunner().invoke(app, ["compare", str(collected), "--add", str(store), "--json"])
     assert answer.exit_code == 0, answer.output
     told = json.loads(answer.stdout)
     assert told["studies"]["mnist"]["finished"] == 20
     assert all(Path(name).exists() for name in told["files"])
-    assert any(name.endswith(".svg") for name in told["files"])
+    drawn = {Path(name).name for name in told["files"] if name.endswith(".svg")}
+    assert drawn == {path.name for path in (collected / "figures").iterdir()}
+    assert "accuracy-synchronizations.svg" in drawn
 
 
 def test_a_condensed_study_can_be_reported(collected, tmp_path):

@@ -157,7 +157,10 @@ def build(directory: Path) -> list[Path]:
         written.append(directory / name)
     beside = directory / FIGURES
     beside.mkdir(exist_ok=True)
-    return written + figures.save_figures(reproduction.table_record, beside, FIGURE_FORMATS)
+    drawn = figures.save_figures(reproduction.table_record, beside, FIGURE_FORMATS)
+    for path in set(beside.iterdir()) - set(drawn):
+        path.unlink()  # Names depend on the targets that there are: one of a former state is in the way.
+    return written + drawn
 
 
 def texts(reproduction: Reproduction) -> dict[str, str]:
@@ -280,11 +283,14 @@ def _missing_words(studies: list[StudyState]) -> list[str]:
         for each in study.missing:
             by_method.setdefault(each.method, []).append(each)
         for method, missing in by_method.items():
-            cells: dict[str, list[str]] = {}
+            seeds: dict[Cell, list[int]] = {}
             for each in missing:
-                place = f"{each.cell.setting} {each.cell.target}"
-                cells.setdefault(place, []).append(str(each.seed))
-            told = "; ".join(f"{place}: seeds {', '.join(s)}" for place, s in cells.items())
+                seeds.setdefault(each.cell, []).append(each.seed)
+            cells: dict[str, list[str]] = {}
+            for cell, of_cell in seeds.items():
+                words = ", ".join(map(str, of_cell))
+                cells.setdefault(words, []).append(f"{cell.setting} {cell.target}")
+            told = "; ".join(f"seeds {words} of {', '.join(c)}" for words, c in cells.items())
             lines.append(f"{study.name}, {method_title(method)}: {len(missing)} runs ({told})")
     return lines
 
