@@ -183,7 +183,7 @@ def similar_nodes_have_the_weight(shares: pd.DataFrame) -> Count:
         ]
         if of_cell.empty:
             return None
-        mean = float(of_cell["last"].mean())
+        mean = float(np.mean(of_cell["last"].to_numpy(float)))
         return mean >= ENOUGH_WEIGHT, f"{mean:.1%}"
 
     cells = [cell for cell in MAIN_CELLS if cell.setting != "1"]

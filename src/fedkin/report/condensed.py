@@ -141,7 +141,9 @@ def read_trials(directory: Path) -> list[Trial]:
     if not (directory / TUNING).exists():
         return []
     rows = read_table(directory / TUNING)
-    return [Trial(**row | {"setting": str(row["setting"])}) for row in rows]
+    for row in rows:
+        row["setting"] = str(row["setting"])
+    return [Trial(**row) for row in rows]
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
