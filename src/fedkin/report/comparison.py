@@ -176,14 +176,11 @@ def similar_nodes_have_the_weight(shares: pd.DataFrame) -> Count:
     """
 
     def judge(cell: Cell) -> tuple[bool, str] | None:
-        of_cell = shares[
-            (shares.dataset == cell.dataset)
-            & (shares.setting == cell.setting)
-            & (shares.target == cell.target)
-        ]
-        if of_cell.empty:
+        rows: Iterable[Any] = shares.itertuples()
+        ends = [row.last for row in rows if (row.dataset, row.setting, row.target) == cell]
+        if not ends:
             return None
-        mean = float(np.mean(of_cell["last"].to_numpy(float)))
+        mean = sum(ends) / len(ends)
         return mean >= ENOUGH_WEIGHT, f"{mean:.1%}"
 
     cells = [cell for cell in MAIN_CELLS if cell.setting != "1"]
