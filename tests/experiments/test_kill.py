@@ -42,26 +42,32 @@ def start(study, out, *options):
     )
 
 
+def lines_of_log(directory):
+    log = directory.path / "log.txt"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
 @pytest.mark.parametrize("method", get_args(MethodName))
 def test_a_study_killed_at_random_moments_ends_with_the_same_bits(method, tmp_path):
     study = tmp_path / "study.toml"
     study.write_text(STUDY.format(method=method))
     (run,) = load_study(study).runs()
-    run_cell(run, tmp_path / "whole" / "runs")
+    run_cell(run, tmp_path / "whole")
+    steps = lines_of_log(RunDirectory(tmp_path / "whole", run))
     generator = random.Random(method)
-    kills = 0
-    killed = tmp_path / "killed"
-    checkpoint = RunDirectory(killed / "runs", run).checkpoint
-    for _ in range(KILLS_A_METHOD):
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
-        process = start(study, killed, *(["--resume"] if killed.exists() else []))
-        while process.poll() is None and not (
-            checkpoint.exists() and checkpoint.stat().st_mtime_ns != before
+    for number in range(KILLS_A_METHOD):
+        killed = tmp_path / f"killed-{number}"
+        directory = RunDirectory(killed / "runs", run)
+        # Anywhere from before the first step to while the results are written.
+        last_step = generator.randrange(steps + 1)
+        process = start(study, killed)
+        while process.poll() is None and (
+            not directory.path.exists() or lines_of_log(directory) < last_step
         ):
-            time.sleep(0.005)
-        time.sleep(generator.random() * 0.2)
+            time.sleep(0.002)
+        time.sleep(generator.random() * 0.05)
         process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    assert kills == KILLS_A_METHOD
-    assert start(study, killed, "--resume").wait(timeout=300) == 0
-    assert files(killed / "runs", run) == files(tmp_path / "whole" / "runs", run)
+        status = process.wait()
+        assert status == -signal.SIGKILL or last_step == steps, f"ended before step {last_step}"
+        assert start(study, killed, "--resume").wait(timeout=300) == 0
+        assert files(killed / "runs", run) == files(tmp_path / "whole", run)

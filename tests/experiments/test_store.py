@@ -24,7 +24,8 @@ FILES = {
 @pytest.fixture
 def store(tmp_path):
     store = Store(tmp_path / "out")
-    store.open(STUDY, resume=False)
+    store.open(resume=False)
+    store.write_study(STUDY)
     return store
 
 
@@ -68,8 +69,23 @@ def test_a_finished_run_leaves_no_checkpoint_and_a_damaged_file_makes_it_unfinis
     history = directory.path / "history.parquet"
     history.write_bytes(history.read_bytes()[:-10])
     assert not directory.is_finished()
-    with pytest.raises(fedkin.InputError, match="no finished run"):
+    with (
+        pytest.warns(UserWarning, match="1 runs in .* have a damaged file"),
+        pytest.raises(fedkin.InputError, match="no finished run"),
+    ):
         fedkin.results(store.path)
+
+
+def test_a_damaged_study_file_costs_no_finished_run(store):
+    finish(store, STUDY.runs()[0])
+    file = store.path / "study.json"
+    file.write_text("{")
+    with pytest.raises(fedkin.InputError, match=r"delete it and run the study again .* --resume"):
+        store.open(resume=True)
+    file.unlink()
+    store.open(resume=True)
+    store.write_study(STUDY)
+    assert len(fedkin.results(store.path, best=True)) == 1
 
 
 def test_an_edited_config_is_refused(store):
@@ -87,20 +103,20 @@ def test_another_version_is_refused(store):
     finish(store, STUDY.runs()[0])
     file = store.path / "study.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 99}))
-    for action in (lambda: store.open(STUDY, resume=True), lambda: fedkin.results(store.path)):
+    for action in (lambda: store.open(resume=True), lambda: fedkin.results(store.path)):
         with pytest.raises(fedkin.InputError, match="format 99"):
             action()
 
 
 def test_a_study_is_gone_on_with_only_when_asked(store, tmp_path):
     with pytest.raises(fedkin.InputError, match="add --resume"):
-        store.open(STUDY, resume=False)
-    store.open(STUDY, resume=True)
+        store.open(resume=False)
+    store.open(resume=True)
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").touch()
     with pytest.raises(fedkin.InputError, match="holds other files"):
-        Store(other).open(STUDY, resume=True)
+        Store(other).open(resume=True)
 
 
 def test_places_that_hold_no_study_are_refused(tmp_path):
@@ -110,7 +126,7 @@ def test_places_that_hold_no_study_are_refused(tmp_path):
         fedkin.results(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(fedkin.InputError, match="cannot write"):
-        Store(tmp_path / "file" / "below").open(STUDY, resume=False)
+        Store(tmp_path / "file" / "below").open(resume=False)
 
 
 def test_a_full_disk_is_reported_and_loses_nothing(store):

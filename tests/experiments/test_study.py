@@ -114,6 +114,23 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     assert len(pd.read_csv(tmp_path / "out" / "index.csv")) == 2
 
 
+def test_a_cell_whose_trials_all_fail_does_not_stop_the_others(tmp_path):
+    made = study(method=["fedavg", "local"], tune={"fedavg": {"learning_rate": [1e30, 2e30]}})
+    outcome = carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
+    assert outcome.finished == 1
+    assert len(outcome.failed_trials) == 2
+    (reason,) = outcome.failed.values()
+    assert "all 2 combinations of parameters failed for fedavg" in reason
+
+
+def test_what_was_chosen_for_open_parameters_is_kept(tmp_path):
+    made = study(method="bilevel", setting=1, settings={"solver": "svrg"})
+    carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
+    ((_, outcome, _),) = Store(tmp_path / "out").finished()
+    assert outcome["parameters"]["inner"]["learning_rate"] == 0.05
+    assert outcome["parameters"]["cap"] == pytest.approx(1 / 3)  # open in the study
+
+
 def test_two_processes_give_the_bits_of_one_and_a_study_is_worked_on_once(tmp_path):
     made = study(method=["bilevel", "fedavg", "ditto"], seed=[0, 1], steps=3)
     for jobs in (1, 2):
@@ -122,8 +139,10 @@ def test_two_processes_give_the_bits_of_one_and_a_study_is_worked_on_once(tmp_pa
     for run in made.runs():
         assert files(tmp_path / "1" / "runs", run) == files(tmp_path / "2" / "runs", run)
     store = Store(tmp_path / "1")
+    asked = (store.path / "study.json").read_bytes()
     with store.locked(), pytest.raises(fedkin.InputError, match="another process is working"):
-        carry_out(made, tmp_path / "1", resume=True, jobs=1, display=Silent())
+        carry_out(study(method="local"), store.path, resume=True, jobs=1, display=Silent())
+    assert (store.path / "study.json").read_bytes() == asked
 
 
 def test_a_setting_of_ones_own_is_part_of_the_run(tmp_path):
@@ -167,6 +186,11 @@ BAD = {
     "unknown solver": (["--solver", "lu"], "solver='lu' is unknown"),
     "rate": (["--learning-rate", "-1"], "positive"),
     "setting": (["--setting", "7"], "--setting"),
+    "data set": (["--dataset", "fashion_mnist"], "did you mean"),
+    "near method": (["--method", "bi-level"], "did you mean bilevel"),
+    "pull": (["--learning-rate", "0.3", "--method", "pfedme"], "must be below 1"),
+    "nothing to tune": (["--tune", "--method", "fedavg"], "nothing to tune"),
+    "tuned rate": (["--tune", "--learning-rate", "0.05"], "--learning-rate is of no use"),
 }
 
 

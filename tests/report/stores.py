@@ -113,7 +113,8 @@ def invent_study(path, config=None, **options) -> Store:
     """Write a study with all its runs."""
     config = config or study()
     store = Store(path)
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     for run in config.runs():
         invent_run(store, run, **options)
     return store

@@ -55,7 +55,8 @@ def test_report_json_is_one_object_and_out_leaves_the_study_alone(fedkin, tmp_pa
 def test_report_of_a_partial_study_names_what_is_missing(fedkin, tmp_path):
     config = study(seed=[0, 1], method=["bilevel", "fedavg"])
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     invent_run(store, config.runs()[0])
     status, out, err = fedkin("report", "out")
     assert status == 0
@@ -79,7 +80,9 @@ def test_mistakes_end_in_one_line(fedkin, tmp_path, arguments, message):
     (tmp_path / "file.csv").touch()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "study.json").write_text("{")
-    Store(tmp_path / "empty").open(study(), resume=False)
+    empty = Store(tmp_path / "empty")
+    empty.open(resume=False)
+    empty.write_study(study())
     invent_study(tmp_path / "good", study(seed=[0], method="fedavg"))
     status, out, err = fedkin("report", *arguments)
     assert (status, out) == (2, "")
@@ -123,14 +126,16 @@ def test_a_study_ends_with_table_bars_and_report(fedkin, tmp_path):
 def test_the_demo_replaces_only_its_own_runs(tmp_path, monkeypatch):
     """What `_make_way` removes decides whether somebody loses work."""
     earlier = Store(tmp_path / "demo")
-    earlier.open(demo_command._study(3), resume=False)
+    earlier.open(resume=False)
+    earlier.write_study(demo_command._study(3))
     (earlier.runs / "run").mkdir()
     (earlier.path / "notes.txt").write_text("mine")
     demo_command._make_way(earlier.path)
     assert not (earlier.runs / "run").exists()
     assert (earlier.path / "notes.txt").exists()
     other = Store(tmp_path / "other")
-    other.open(study(), resume=False)
+    other.open(resume=False)
+    other.write_study(study())
     (other.runs / "run").mkdir()
     with pytest.raises(cli.FedkinError, match="a study of yours"):
         demo_command._make_way(other.path)

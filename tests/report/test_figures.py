@@ -143,7 +143,8 @@ def test_no_panel_cuts_off_what_another_one_shows(tmp_path):
     """Panels share axes, and the second data set's runs are three times as long."""
     store = Store(tmp_path / "out")
     config = study(dataset=["mnist", "cifar10"], setting=[1, 2], seed=[0, 1], method=["bilevel"])
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     for run in config.runs():
         invent_run(store, run, steps=10 if run.dataset == "mnist" else 30)
     for name, figure in figures.draw_all(read_record(store.path)):

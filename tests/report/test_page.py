@@ -35,7 +35,8 @@ class Tags(HTMLParser):
 def test_names_from_outside_stay_text(tmp_path):
     config = study(dataset=f"x{EVIL}", seed=[0, 1], method=["bilevel", "local"])
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     for run in config.runs():
         names = [EVIL, '" onload="alert(2)', "$x_1$ & {{ 7*7 }}", *node_names(run)[3:]]
         run_directory = invent_run(store, run, names=names, warnings=[f"node {EVIL} was dropped"])
@@ -89,7 +90,8 @@ def test_the_page_opens_with_the_answer_and_has_every_part(tmp_path):
 def test_a_partial_study_says_so_first(tmp_path):
     config = study(seed=[0, 1], method=["bilevel", "fedavg"])
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     for run in config.runs()[:3]:
         invent_run(store, run)
     page = html.render(read_record(store.path))

@@ -128,7 +128,8 @@ def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
 def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
     config = study(seed=[0, 1], method=["bilevel", "fedavg"], setting=[1, 2])
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     runs = config.runs()
     for run in runs[:4]:
         invent_run(store, run)
@@ -156,7 +157,8 @@ def test_tuned_runs_are_not_missed_under_the_names_they_would_have_without_tunin
         follow_bilevel=True,
     )
     store = Store(tmp_path / "out")
-    store.open(config, resume=False)
+    store.open(resume=False)
+    store.write_study(config)
     for run in config.runs()[:3]:
         invent_run(store, with_settings(run, {"learning_rate": 0.01}))
     record = read_record(store.path)
@@ -197,7 +199,9 @@ def test_places_without_results_are_refused(tmp_path):
         read_record(tmp_path / "none")
     with pytest.raises(InputError, match="holds no results"):
         read_record(tmp_path)
-    Store(tmp_path / "out").open(study(), resume=False)
+    empty = Store(tmp_path / "out")
+    empty.open(resume=False)
+    empty.write_study(study())
     with pytest.raises(InputError, match="holds no finished run"):
         read_record(tmp_path / "out")
 

@@ -60,8 +60,12 @@ def reproduce(
         list[str] | None, typer.Option(help="Method; default: all of the paper's.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, … so many.")] = 5,
-    learning_rate: Annotated[float, typer.Option(help="γ, if it is not tuned.")] = 0.05,
-    period: Annotated[int, typer.Option(help="τ, if it is not tuned.")] = 20,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="γ, if it is not tuned; by default 0.02.")
+    ] = None,
+    period: Annotated[
+        int | None, typer.Option(help="τ, if it is not tuned; by default 20.")
+    ] = None,
     solver: Annotated[str, typer.Option(help="svrg (the paper's) or cg (ours).")] = "svrg",
     synchronizations: Annotated[int, typer.Option(min=1, help="The budget of a run.")] = 800,
     tune: Annotated[
@@ -85,12 +89,23 @@ def reproduce(
         "method": methods,
         "seed": list(range(seeds)),
         "synchronizations": synchronizations,
-        "settings": {"learning_rate": learning_rate, "period": period},
+        "settings": {},
     }
+    for name, value in (("learning_rate", learning_rate), ("period", period)):
+        if value is not None:
+            if tune and "bilevel" in methods:
+                option = name.replace("_", "-")
+                raise InputError(f"--{option} is of no use with --tune, which chooses it")
+            content["settings"][name] = value
     if "bilevel" in methods:
         content["settings"]["bilevel"] = {"solver": solver}
     if tune:
         content["tune"] = {name: dict(grid) for name, grid in PAPER_GRID.items() if name in methods}
+        if not content["tune"]:
+            raise InputError(
+                "with --tune there is nothing to tune: fedavg and local take the γ and τ of Bi-level, "
+                "so add --method bilevel, or leave --tune out"
+            )
         if "bilevel" in methods:
             content["follow_bilevel"] = True
             if solver != "svrg":

@@ -22,7 +22,7 @@ from fedkin.experiments.checkpoint import load_checkpoint, save_checkpoint
 from fedkin.experiments.config import RunConfig
 from fedkin.experiments.history import to_row
 from fedkin.experiments.runner import Budget, Points, RunState, begin, run
-from fedkin.experiments.store import RunDirectory, pack_arrays
+from fedkin.experiments.store import RunDirectory, pack_arrays, versions
 from fedkin.federation.base import Federation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Model
@@ -128,12 +128,13 @@ def run_cell(
     )
     theta = scene.objective.init(methods.initial_model_key(config.seed))
     state = begin(algorithm, scene.federation, theta, cost)
+    made_with = {"parameters": methods.parameters(algorithm), "versions": versions()}
     if directory.checkpoint.exists():
-        load_checkpoint(directory.checkpoint, state, scene.federation, scene.centre)
+        load_checkpoint(directory.checkpoint, state, scene.federation, scene.centre, made_with)
         directory.log(f"resumed after step {len(state.history)}")
 
     def record(state: RunState) -> None:
-        save_checkpoint(directory.checkpoint, state, scene.federation, scene.centre)
+        save_checkpoint(directory.checkpoint, state, scene.federation, scene.centre, made_with)
         directory.log(_log_line(state))
         if after_step is not None:
             after_step(state)
@@ -148,7 +149,7 @@ def run_cell(
         test=scene.test,
         after_step=record,
     )
-    outcome = _outcome(state, scene)
+    outcome = _outcome(state, scene) | {"parameters": methods.parameters(algorithm)}
     directory.finish(outcome, _files(state, scene))
     return outcome
 

@@ -38,9 +38,24 @@ def write_atomically(path: Path, content: bytes) -> None:
         ) from error
 
 
-def save_checkpoint(path: Path, state: RunState, federation: Federation, centre: Centre) -> None:
-    """Write everything that the run needs to go on as if it had never stopped."""
+def save_checkpoint(
+    path: Path,
+    state: RunState,
+    federation: Federation,
+    centre: Centre,
+    made_with: Mapping[str, Any],
+) -> None:
+    """Write everything that the run needs to go on as if it had never stopped.
+
+    Args:
+        path: The file.
+        state: The run.
+        federation: The nodes, whose state is written too.
+        centre: The centre, likewise.
+        made_with: The parameters and versions that the run depends on; it goes on only with the same.
+    """
     description = {
+        "made_with": made_with,
         "cost": asdict(state.cost),
         "rounds": state.rounds,
         "seconds": state.seconds,
@@ -65,7 +80,13 @@ def save_checkpoint(path: Path, state: RunState, federation: Federation, centre:
     write_atomically(path, buffer.getvalue())
 
 
-def load_checkpoint(path: Path, state: RunState, federation: Federation, centre: Centre) -> None:
+def load_checkpoint(
+    path: Path,
+    state: RunState,
+    federation: Federation,
+    centre: Centre,
+    made_with: Mapping[str, Any],
+) -> None:
     """Bring a fresh run to where the checkpoint was taken.
 
     Args:
@@ -73,17 +94,36 @@ def load_checkpoint(path: Path, state: RunState, federation: Federation, centre:
         state: The run as `begin` made it; it gives the shapes and is changed in place.
         federation: The nodes; their state is replaced.
         centre: The centre; its state is replaced.
+        made_with: The parameters and versions of this run: another's checkpoint is refused.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         description = json.loads(arrays.pop("description").tobytes())
-        _bring(state, description, arrays, federation, centre)
+        differing = _differing(description["made_with"], made_with)
+        if not differing:
+            _bring(state, description, arrays, federation, centre)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise InputError(
             f"the checkpoint {path} is damaged or of another version ({error}): delete it to begin "
             "this run anew"
         ) from error
+    if differing:
+        raise InputError(
+            f"the checkpoint {path} was made with other {', '.join(differing)}: go on with those, or "
+            "delete the checkpoint to begin this run anew"
+        )
+
+
+def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Name what differs, with both values, of mappings of mappings."""
+    wanted = json.loads(json.dumps(wanted))
+    return [
+        f"{group} ({name} {found[group].get(name)}, now {wanted[group].get(name)})"
+        for group in wanted
+        for name in sorted({*found[group], *wanted[group]})
+        if found[group].get(name) != wanted[group].get(name)
+    ]
 
 
 def _bring(

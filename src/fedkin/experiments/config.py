@@ -239,6 +239,7 @@ def _refuse_useless(study: StudyConfig, source: str) -> None:
 
 
 _ALL_METHODS = get_args(MethodName)
+_CHOICES = {"method": _ALL_METHODS, "target": get_args(Target)}
 
 
 def _known_settings(source: str, place: str, given: dict[str, Any], method: str) -> None:
@@ -261,10 +262,20 @@ def suggestion(key: str, names: Any) -> str:
 
 
 def _problem(error: Any) -> str:
-    place = ".".join(str(part) for part in error["loc"])
+    """Say what is wrong with a key in the words of the file."""
+    key, *within = (str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"unknown key {place}{suggestion(place, StudyConfig.model_fields)}"
-    return f"{place}: {error['msg']}".replace("Value error, ", "")
+        return f"unknown key {key}{suggestion(key, StudyConfig.model_fields)}"
+    given = error["input"]
+    if key == "setting":
+        return f"setting: {given!r} is neither 1, 2, 3 or 4 nor the path of a TOML file"
+    if key == "tune" and within[-1:] == ["[key]"]:
+        return f"unknown method tune.{given}{suggestion(given, _ALL_METHODS)}"
+    if error["type"] == "literal_error" and isinstance(given, str):
+        choices = _CHOICES.get(key)
+        if choices:
+            return f"{key}: {given!r} is unknown{suggestion(given, choices)}"
+    return f"{key}: {error['msg']}".replace("Value error, ", "")
 
 
 def _method_settings(parameters: dict[str, Any]) -> MethodSettings:

@@ -5,8 +5,8 @@ paper (`paper`).
 """
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, cast, get_args
 
 import jax
 
@@ -21,6 +21,7 @@ from fedkin.algorithms.hypergradient import (
     SvrgSolver,
 )
 from fedkin.algorithms.local_svrg import LocalSvrg
+from fedkin.algorithms.personalised import check_pull
 from fedkin.algorithms.pfedme import PFedMe
 from fedkin.algorithms.training import FedAvg, LocalTrain
 from fedkin.errors import InputError
@@ -322,6 +323,8 @@ def check(method: str, settings: MethodSettings, nodes: int) -> None:
     _refuse(settings, _not_settings_of(method), f"is not a setting of the method {method!r}")
     if settings.cap is not None:
         check_cap(settings.cap, nodes)
+    if method in DEFAULT_PROXIMAL and settings.learning_rate is not None:
+        check_pull(settings.learning_rate, settings.proximal or DEFAULT_PROXIMAL[method])
     solver = settings.solver or ("svrg" if settings.preset == "paper" else "cg")
     if solver == "svrg":
         _refuse(settings, ("damping",), "is not a setting of the solver 'svrg'")
@@ -329,6 +332,11 @@ def check(method: str, settings: MethodSettings, nodes: int) -> None:
         _refuse(settings, ("adjoint_learning_rate",), "is not a setting of the solver 'cg'")
     if (settings.outer or ("proximal" if settings.preset == "paper" else "adaptive")) == "adaptive":
         _refuse(settings, ("outer_learning_rate",), "is chosen by the adaptive outer loop itself")
+
+
+def parameters(algorithm: Algorithm) -> dict[str, Any]:
+    """Return what an algorithm was built with: what was given, and what was chosen where it was open."""
+    return asdict(cast(Any, algorithm))
 
 
 def initial_model_key(seed: int) -> Key:

@@ -16,6 +16,7 @@ import importlib.metadata
 import io
 import json
 import platform
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,8 +109,9 @@ def read_config(path: Path) -> RunConfig:
         ) from error
     if config.directory != path.name:
         raise InputError(
-            f"{path / 'config.json'} was edited: its content no longer belongs to the directory's "
-            "name. Put it back, or delete the directory to run it anew"
+            f"{path / 'config.json'} was edited, or written by an earlier version of fedkin: its "
+            "content does not belong to the directory's name. Put it back, read it with that "
+            "version, or delete the directory to run it anew"
         )
     return config
 
@@ -140,28 +142,34 @@ class Store:
         """Where the short runs are that chose parameters."""
         return self.path / "tuning"
 
-    def open(self, study: StudyConfig, *, resume: bool) -> None:
-        """Begin or go on with a study in this directory."""
-        file = self.path / "study.json"
-        if file.exists():
+    def open(self, *, resume: bool) -> None:
+        """Make the directory, or see that a study may go on in it."""
+        if (self.path / "study.json").exists():
             self.check_format()
             if not resume:
                 raise InputError(
                     f"{self.path} already holds a study: add --resume to go on with it (finished runs "
                     "are kept), or choose another directory"
                 )
-        elif self.path.exists() and any(self.path.iterdir()):
+        elif (
+            self.path.exists()
+            and any(self.path.iterdir())
+            and not (resume and self.runs.is_dir())  # a study whose damaged study.json was deleted
+        ):
             raise InputError(f"{self.path} holds other files: choose a new or empty directory")
-        content = {"format": FORMAT, "study": study.model_dump(mode="json"), "versions": versions()}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            _write_json(file, content)
             self.runs.mkdir(exist_ok=True)
             self.tuning.mkdir(exist_ok=True)
         except OSError as error:
             raise InputError(
                 f"cannot write to {self.path}: {error.strerror}; choose another directory"
             ) from error
+
+    def write_study(self, study: StudyConfig) -> None:
+        """Write what was asked for; only who holds the lock may."""
+        content = {"format": FORMAT, "study": study.model_dump(mode="json"), "versions": versions()}
+        _write_json(self.path / "study.json", content)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -217,7 +225,8 @@ class Store:
             raise InputError(f"{self.path} holds no study: there is no study.json in it") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"{file} is damaged: delete it and run the study again with the same --out"
+                f"{file} is damaged: delete it and run the study again with the same --out and --resume; "
+                "finished runs are kept"
             ) from error
         if found != FORMAT:
             raise InputError(
@@ -252,7 +261,18 @@ def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
         losses and accuracies, the weight of each node and diagnostics.
     """
     tables = []
-    for config, outcome, path in Store(directory).finished():
+    store = Store(directory)
+    finished = store.finished()
+    damaged = sum((path / "finished.json").exists() for path in store.runs.glob("*")) - len(
+        finished
+    )
+    if damaged:
+        warnings.warn(
+            f"{damaged} runs in {directory} have a damaged file and are left out: run the study again "
+            "with --resume",
+            stacklevel=2,
+        )
+    for config, outcome, path in finished:
         history = pd.read_parquet(path / "history.parquet")
         if best:
             history = history[history.step == outcome["step"]]

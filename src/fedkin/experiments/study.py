@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
 from fedkin.experiments.cell import Engine, run_cell, simulate
 from fedkin.experiments.checkpoint import write_atomically
@@ -80,13 +81,16 @@ def carry_out(
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
+    for dataset in study.dataset:
+        resolve(dataset, data_directory)  # a name that stands for nothing is refused before any run
     store = Store(directory)
-    store.open(study, resume=resume)
+    store.open(resume=resume)
     do = partial(_do, jobs=jobs, display=display, data_directory=data_directory, engine=engine)
     with store.locked():
-        runs, failed_trials = _tune(study, store, do)
+        store.write_study(study)
+        runs, failed, failed_trials = _tune(study, store, do)
         store.select(runs)
-        failed = do(runs, store.runs, "running", after_run=store.write_index)
+        failed |= do(runs, store.runs, "running", after_run=store.write_index)
         store.write_index()
     finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
     return StudyOutcome(finished, failed, failed_trials)
@@ -94,14 +98,16 @@ def carry_out(
 
 def _tune(
     study: StudyConfig, store: Store, do: Callable[..., dict[str, str]]
-) -> tuple[list[RunConfig], dict[str, str]]:
+) -> tuple[list[RunConfig], dict[str, str], dict[str, str]]:
     """Give every run its parameters: Bi-level first, since the others may follow it.
 
     Returns:
-        The runs, and the trials that failed.
+        The runs; those left out because all their trials failed, with the reason; and the trials that
+        failed, with theirs.
     """
     tuned: list[RunConfig] = []
     choices: dict[str, Any] = {}
+    without: dict[str, str] = {}
     failed: dict[str, str] = {}
     followed: dict[tuple[str, int], dict[str, Any]] = {}
     runs = study.runs()
@@ -112,7 +118,11 @@ def _tune(
         if trials:
             failed |= do(trials.values(), store.tuning, "tuning")
         for run in group:
-            chosen, record = _choose(run, study.candidates(run), store)
+            try:
+                chosen, record = _choose(run, study.candidates(run), store)
+            except InputError as error:
+                without[run.directory] = str(error)
+                continue
             if record is not None:
                 choices[chosen.directory] = record
             if study.follow_bilevel and run.method == "bilevel":
@@ -126,7 +136,7 @@ def _tune(
     # One seed after the other: a study that is half done then has something to say on every cell.
     order = {(run.cell, run.method): place for place, run in enumerate(runs)}
     tuned.sort(key=lambda run: (study.seed.index(run.seed), order[run.cell, run.method]))
-    return tuned, failed
+    return tuned, without, failed
 
 
 FOLLOWED = ("learning_rate", "period")
@@ -274,6 +284,7 @@ def _in_processes(
     data_directory: Path | None,
     finish: Callable[[RunConfig, str | None], None],
 ) -> None:
+    jobs = min(jobs, len(runs))  # each process has its share of the cores to itself
     context = multiprocessing.get_context("spawn")
     reports, shares = context.Queue(), context.Queue()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
