@@ -24,6 +24,9 @@ from fedkin.types import Key
 
 logger = logging.getLogger(__name__)
 
+JOINING_PATIENCE = 300.0
+"""Seconds, at least, for joining: a node then starts its worker's libraries and reads its data."""
+
 SEEKING_PATIENCE = 30.0
 """Seconds that the beginning of an outer step waits for nodes that have come back."""
 
@@ -153,7 +156,7 @@ class FlowerFederation(AttendedFederation):
         self._step = 0
         names = [node.name for node in nodes]
         super().__init__(objective, names, 0)
-        joined = self._join(list(range(len(names))), post.patience)
+        joined = self._join(list(range(len(names))), max(post.patience, JOINING_PATIENCE))
         for number, outcome in joined.items():
             if isinstance(outcome, str):
                 raise InputError(f"{names[number]} cannot take part: {outcome}")
