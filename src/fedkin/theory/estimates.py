@@ -6,6 +6,7 @@ constants are suprema over all parameters and can be larger; everything returned
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -20,6 +21,9 @@ from fedkin.types import Array, Key, Vector
 Product = Callable[[Vector], Vector]
 """A symmetric matrix, as the function that multiplies with it."""
 
+ITERATIONS = 50
+"""Steps of power iteration."""
+
 
 class Spectrum(NamedTuple):
     """The extreme eigenvalues of a symmetric matrix: estimates that lie inside the true interval."""
@@ -28,15 +32,18 @@ class Spectrum(NamedTuple):
     largest: float
 
 
-def power_iteration(product: Product, start: Vector, iterations: int = 50) -> float:
+def power_iteration(product: Product, start: Vector, iterations: int = ITERATIONS) -> float:
     """Estimate the largest absolute eigenvalue; the estimate never exceeds it."""
+    return float(_power_iteration(product, start, iterations))
 
+
+def _power_iteration(product: Product, start: Vector, iterations: int) -> Array:
     def improve(_: Array, vector: Vector) -> Vector:
         image = product(vector)
         return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(image.dtype).tiny)
 
     vector = jax.lax.fori_loop(0, iterations, improve, start / jnp.linalg.norm(start))
-    return float(jnp.linalg.norm(product(vector)))
+    return jnp.linalg.norm(product(vector))
 
 
 def lanczos(product: Product, start: Vector, iterations: int = 30) -> Spectrum:
@@ -96,32 +103,20 @@ def estimate_constants(
     ]
     start = jax.random.normal(keys[0], theta.shape)
 
-    @jax.jit
-    def gradient(theta: Vector, batch: Batch) -> Vector:
-        return jax.grad(objective.batch_loss)(theta, batch)
-
-    @jax.jit
-    def product(theta: Vector, batch: Batch, vector: Vector) -> Vector:
-        def along(point: Vector) -> Vector:
-            return jax.grad(objective.batch_loss)(point, batch)
-
-        return jax.jvp(along, (theta,), (vector,))[1]
-
     slopes, curvatures, lowest, bends = [], [], [], []
     for batch in (*nodes, validation):
         for offset in offsets:
-            point = theta + offset
-            slopes.append(float(jnp.linalg.norm(gradient(point, batch))))
-            curvatures.append(power_iteration(lambda v, p=point, b=batch: product(p, b, v), start))
-            if batch is not validation:
-                here = lanczos(lambda v, p=point, b=batch: product(p, b, v), start)
-                lowest.append(here.smallest)
+            slope, curvature, bend = _look(objective, theta, offset, batch, start)
+            slopes.append(float(slope))
+            curvatures.append(float(curvature))
             if offset is not offsets[0]:
-
-                def change(v: Vector, p: Vector = point, b: Batch = batch) -> Vector:
-                    return product(p, b, v) - product(theta, b, v)
-
-                bends.append(power_iteration(change, start) / reach)
+                bends.append(float(bend) / reach)
+            if batch is not validation:
+                point = theta + offset
+                here = lanczos(
+                    lambda v, p=point, b=batch: _hessian_product(objective, p, b, v), start
+                )
+                lowest.append(here.smallest)
     if min(lowest) <= 0:
         raise InputError(
             f"the theory needs strongly convex losses, but a node's Hessian near these parameters has "
@@ -135,3 +130,31 @@ def estimate_constants(
         radius=float(jnp.linalg.norm(theta)) + reach,
         estimated=True,
     )
+
+
+@partial(jax.jit, static_argnums=0)
+def _look(
+    objective: Objective, theta: Vector, offset: Vector, batch: Batch, start: Vector
+) -> tuple[Array, Array, Array]:
+    """Return ‖∇L‖, the largest |curvature| at θ + offset, and how much the Hessian differs from θ's."""
+    point = theta + offset
+
+    def change(vector: Vector) -> Vector:
+        there = _hessian_product(objective, point, batch, vector)
+        return there - _hessian_product(objective, theta, batch, vector)
+
+    return (
+        jnp.linalg.norm(jax.grad(objective.batch_loss)(point, batch)),
+        _power_iteration(
+            lambda vector: _hessian_product(objective, point, batch, vector), start, ITERATIONS
+        ),
+        _power_iteration(change, start, ITERATIONS),
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def _hessian_product(objective: Objective, theta: Vector, batch: Batch, vector: Vector) -> Vector:
+    def gradient(point: Vector) -> Vector:
+        return jax.grad(objective.batch_loss)(point, batch)
+
+    return jax.jvp(gradient, (theta,), (vector,))[1]
