@@ -97,7 +97,7 @@ def trial(tmp_path_factory):
         yield made
     finally:
         made.stop()
-    assert made.processes.left_running() == []
+    wait_until(lambda: not made.processes.left_running(), 30, "the end of all processes")
 
 
 def equals_simulation(run, out, tmp_path, tolerance):
