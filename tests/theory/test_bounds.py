@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin.errors import InputError
@@ -106,6 +106,7 @@ SITUATIONS = st.builds(
 
 
 @given(SITUATIONS)
+@settings(deadline=None)
 def test_more_data_never_hurt_and_distance_never_helps(situation):
     every = [
         bounds.theorem_1,
@@ -127,6 +128,7 @@ def test_more_data_never_hurt_and_distance_never_helps(situation):
 
 
 @given(SITUATIONS)
+@settings(deadline=None)
 def test_the_first_two_terms_of_theorem_2_merge_as_corollary_2_says(situation):
     # Where ε ≤ b√J/(K − J): N_ε ≥ n/(2b²J), and both terms are at most √2 times Corollary 2's first.
     if not bounds.corollaries_apply(situation):
@@ -139,6 +141,7 @@ def test_the_first_two_terms_of_theorem_2_merge_as_corollary_2_says(situation):
 
 
 @given(SITUATIONS, st.floats(0.01, 0.99))
+@settings(deadline=None)
 def test_border_with_local_training_is_where_the_rates_cross(situation, below):
     border = bounds.border_with_local_training(situation)
     rate = situation.valid**-0.5

@@ -144,6 +144,7 @@ def test_error_constants_by_hand():
     iteration=st.integers(0, 50),
     scale=st.sampled_from([0.1, 1.0, 10.0]),
 )
+@settings(deadline=None)
 def test_the_schedule_reaches_the_error_that_it_allows(
     l0, l1, l2, mu, nodes, period, q, problem, iteration, scale
 ):
