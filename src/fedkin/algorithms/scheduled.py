@@ -53,7 +53,7 @@ class ScheduledBilevel:
         stop = None
         if done >= self.iterations:
             what = (
-                "a validation loss at most this much above its minimum"
+                "(for convex F) a validation loss at most this much above its minimum"
                 if self.schedule.outer_problem == "convex"
                 else "a stationarity measure of at most this"
             )
