@@ -24,7 +24,14 @@ def logistic_problem():
     return problem(Logistic(classes=3, l2=0.1), *classification_nodes((23, 4)))
 
 
-@pytest.mark.usefixtures("float64")
+@pytest.fixture(params=["kept", "computed again"])
+def batch_gradients(request, monkeypatch):
+    """Have nodes keep the gradients of mini-batches at the reference point, or not."""
+    monkeypatch.setattr(svrg, "LEAST_GAIN", 0 if request.param == "kept" else np.inf)
+    return request.param
+
+
+@pytest.mark.usefixtures("float64", "batch_gradients")
 @pytest.mark.parametrize("make", [logistic_problem, cnn_problem])
 @pytest.mark.parametrize("which", ["inner", "adjoint"])
 def test_the_gradient_estimate_averages_to_the_full_gradient(make, which):
@@ -38,13 +45,12 @@ def test_the_gradient_estimate_averages_to_the_full_gradient(make, which):
         else:
             functions = svrg.adjoint_problem(made.objective, data, theta, target)
         step_gradients = jax.jit(functions.step_gradients)
-        full_gradient = jax.jit(functions.full_gradient)
+        state = jax.jit(partial(svrg.svrg_start, functions))(reference)
         estimates = [
-            step_gradients(point, reference, data.batch(index), functions.operands)[1]
-            + full_gradient(reference, functions.operands)
+            step_gradients(point, state, index, functions.operands)[1] + state.reference_gradient
             for index in range(int(data.batches))
         ]
-        exact = full_gradient(point, functions.operands)
+        exact = jax.jit(functions.full_gradient)(point, functions.operands)[0]
         np.testing.assert_allclose(np.mean(estimates, axis=0), exact, atol=1e-11)
         assert np.abs(estimates[0] - exact).max() > 1e-6 or int(data.batches) == 1
 
@@ -67,7 +73,7 @@ def rounds(made, point, number, *, steps=7, refresh=0.3, start=True, learning_ra
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("make", [logistic_problem, cnn_problem])
-def test_nodes_together_do_what_each_does_alone_step_by_step(make):
+def test_nodes_together_do_what_each_does_alone_step_by_step(make, batch_gradients):
     """The vmapped round against a plain Python loop that follows Algorithm 1 line by line."""
     made = make()
     point = made.objective.init(jax.random.key(0)) + 0.1
@@ -95,6 +101,7 @@ def test_nodes_together_do_what_each_does_alone_step_by_step(make):
         np.testing.assert_allclose(kept.reference, y, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(kept.reference_gradient, full_gradient, rtol=1e-8, atol=1e-11)
         np.testing.assert_allclose(kept.average, average / sum(masses), rtol=1e-9, atol=1e-12)
+        assert (len(kept.batch_gradients) > 0) == (batch_gradients == "kept")
         assert np.any(coins)
 
 

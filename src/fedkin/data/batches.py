@@ -38,8 +38,9 @@ class NodeData(NamedTuple):
     """How many mini-batches the node has."""
     points: Array
     """The number of the node's points."""
-    together: Array
-    """0, 1, …: as many numbers as a pass over all points takes mini-batches at once."""
+    turns: Array
+    """0, 1, …: the mini-batches that a pass over all points takes in each turn, (turns, at once). It is
+    the same for all nodes; a smaller node leaves out numbers that it does not have."""
 
     def batch(self, index: Array) -> Batch:
         """Fetch one mini-batch, points along the first axis."""
@@ -119,12 +120,12 @@ def stack_nodes(
         first=jnp.asarray(np.cumsum([0, *batches[:-1]]), jnp.int32),
         batches=jnp.asarray(batches, jnp.int32),
         points=jnp.asarray(counts, jnp.int32),
-        together=jnp.arange(_batches_at_once(max(batches), pool[0].size), dtype=jnp.int32),
+        turns=_turns(max(batches), pool[0].size),
     )
 
 
-def _batches_at_once(batches: int, numbers: int) -> int:
-    """Choose how many of a node's mini-batches to compute together, so that few are wasted.
+def _turns(batches: int, numbers: int) -> Array:
+    """Choose which of a node's mini-batches to compute together, so that few are wasted.
 
     Args:
         batches: The mini-batches of the largest node.
@@ -132,7 +133,8 @@ def _batches_at_once(batches: int, numbers: int) -> int:
     """
     most = max(1, NUMBERS_AT_ONCE // numbers)
     turns = -(-batches // most)
-    return -(-batches // turns)
+    at_once = -(-batches // turns)
+    return jnp.arange(turns * at_once, dtype=jnp.int32).reshape(turns, at_once)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

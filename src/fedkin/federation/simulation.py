@@ -151,7 +151,7 @@ class SimulatedFederation:
 
     def _slot(self, name: str) -> list[Any]:
         if name not in self._state:
-            one = empty_slot(name, self.objective)
+            one = empty_slot(name, self.objective, self.data)
             size = len(self._shares[0])
             stacked = jax.tree.map(lambda leaf: jnp.tile(leaf, (size, *[1] * leaf.ndim)), one)
             self._state[name] = [stacked] * len(self._shares)

@@ -44,6 +44,21 @@ def full_loss_and_gradient(
     return _mean_over_batches(jax.value_and_grad(objective.batch_loss), (theta,), data)
 
 
+def full_and_batch_gradients(
+    objective: Objective, theta: Vector, data: NodeData
+) -> tuple[Vector, Array]:
+    """Return ∇L_k(θ) and the gradients of the single mini-batches, in one pass.
+
+    There are as many rows as the largest node has mini-batches (rounded up to whole turns); rows that
+    are not the node's own mean nothing.
+    """
+
+    def gradient(theta: Vector, batch: Batch) -> Vector:
+        return batch_gradient(objective, theta, batch)
+
+    return _mean_over_batches(gradient, (theta,), data, keep=True)
+
+
 def full_hessian_product(
     objective: Objective, theta: Vector, data: NodeData, vector: Vector
 ) -> Vector:
@@ -91,33 +106,54 @@ def smoothness(objective: Objective, data: NodeData) -> Array:
     return model.curvature_bound * largest + model.l2
 
 
-def _mean_over_batches(function: Callable[..., Any], vectors: tuple[Vector, ...], data: NodeData):
+def _mean_over_batches(
+    function: Callable[..., Any],
+    vectors: tuple[Vector, ...],
+    data: NodeData,
+    *,
+    keep: bool = False,
+) -> Any:
     """Average a function of some vectors and a mini-batch over the node's own mini-batches.
 
     Some mini-batches are computed together: the fewer, larger operations take less time. For the same
     reason several nodes are passed through one after the other, not side by side.
+
+    Args:
+        function: Maps the vectors and a mini-batch to arrays.
+        vectors: The vectors.
+        data: The node's points.
+        keep: Return the mean and also the values of the single mini-batches.
     """
-    together = data.together.shape[0]
+    at_once = data.turns.shape[1]
 
     @sequential_vmap
     def mean(vectors: tuple[Vector, ...], data: NodeData) -> Any:
         # Each mini-batch gets its own copy of the vectors. If all shared one, a product of it with the
         # data would become one large product with the data rearranged first, which takes far longer.
-        copies = [jnp.broadcast_to(vector, (together, *vector.shape)) for vector in vectors]
+        copies = [jnp.broadcast_to(vector, (at_once, *vector.shape)) for vector in vectors]
 
-        def add(turn: Array, total: Any) -> Any:
-            indices = turn * together + data.together
+        def add(turn: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            total, kept = carry
+            indices = data.turns[turn]
             batches = jax.vmap(data.batch)(jnp.minimum(indices, data.batches - 1))
             values = jax.vmap(function)(*copies, batches)
             own = indices < data.batches
-            return jax.tree.map(
+            total = jax.tree.map(
                 lambda so_far, value: so_far + _sum_where(own, value), total, values
             )
+            if keep:
+                kept = jax.tree.map(lambda rows, value: rows.at[turn].set(value), kept, values)
+            return total, kept
 
         shapes = jax.eval_shape(function, *vectors, data.batch(jnp.zeros((), int)))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        total = lax.fori_loop(0, -(-data.batches // together), add, zeros)
-        return jax.tree.map(lambda leaf: leaf / data.batches, total)
+        rows = jax.tree.map(lambda leaf: jnp.zeros((*data.turns.shape, *leaf.shape)), zeros)
+        needed = -(-data.batches // at_once)
+        total, kept = lax.fori_loop(0, needed, add, (zeros, rows if keep else None))
+        average = jax.tree.map(lambda leaf: leaf / data.batches, total)
+        if not keep:
+            return average
+        return average, jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[2:]), kept)
 
     return mean(vectors, data)
 

@@ -16,9 +16,12 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from fedkin.data.batches import NodeData
-from fedkin.models.objective import Batch, Objective
+from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
 from fedkin.types import Array, Key, Vector
+
+LEAST_GAIN = 4
+"""Gradients of mini-batches are kept where they take at most this part of the memory of the data."""
 
 
 class SvrgState(NamedTuple):
@@ -28,10 +31,25 @@ class SvrgState(NamedTuple):
     """The reference point y_k."""
     reference_gradient: Vector
     """The full gradient ∇f_k(y_k)."""
+    batch_gradients: Array
+    """The gradients ∇f_{k,i}(y_k) of the mini-batches, a row for each; no rows if they are not kept."""
     average: Vector
     """The weighted average of the node's iterates so far."""
     average_mass: Array
     """The sum of the averaging weights so far, in units of the newest one: it cannot overflow."""
+
+
+class Reference(NamedTuple):
+    """What a refresh makes anew."""
+
+    point: Vector
+    gradient: Vector
+    batch_gradients: Array
+
+    @classmethod
+    def of(cls, state: SvrgState) -> "Reference":
+        """Take it out of a node's state."""
+        return cls(state.reference, state.reference_gradient, state.batch_gradients)
 
 
 class SvrgProblem(NamedTuple):
@@ -42,29 +60,50 @@ class SvrgProblem(NamedTuple):
     """
 
     operands: tuple
-    step_gradients: Callable[[Vector, Vector, Batch, tuple], tuple[Array, Vector]]
-    """(x, y, batch, operands) to the loss at x and ∇f_i(x) − ∇f_i(y)."""
-    full_gradient: Callable[[Vector, tuple], Vector]
-    """(y, operands) to ∇f_k(y)."""
+    step_gradients: Callable[[Vector, SvrgState, Array, tuple], tuple[Array, Vector]]
+    """(x, state, i, operands) to the loss of mini-batch i at x and ∇f_i(x) − ∇f_i(y)."""
+    full_gradient: Callable[[Vector, tuple], tuple[Vector, Array]]
+    """(y, operands) to ∇f_k(y) and the gradients ∇f_i(y) that are to be kept."""
     evaluations_a_point: int
-    """How many gradients or Hessian-vector products of a point one step takes."""
+    """How many gradients or Hessian-vector products of a point one step of Algorithm 1 takes."""
+
+
+def remembered_gradients(objective: Objective, data: NodeData) -> int:
+    """Say how many gradients of mini-batches a node keeps with its reference point: all or none.
+
+    A refresh passes through all mini-batches. The gradients it meets there are the ∇f_i(y) of every
+    step until the next refresh, so keeping them spares half of the gradients of a step. A model that is
+    large beside a mini-batch would need more memory for them than for the data; there they are computed
+    again in each step.
+    """
+    gradient_bytes = objective.size * jnp.dtype(jnp.result_type(float)).itemsize
+    batch_bytes = data.inputs[0].size * data.inputs.dtype.itemsize
+    return data.turns.size if gradient_bytes * LEAST_GAIN <= batch_bytes else 0
 
 
 def inner_problem(objective: Objective, data: NodeData) -> SvrgProblem:
     """State the node's part of `eq:blopt_inner`."""
+    remembers = remembered_gradients(objective, data) > 0
+    loss_and_gradient = jax.value_and_grad(objective.batch_loss)
 
     def step_gradients(
-        point: Vector, reference: Vector, batch: Batch, operands: tuple
+        point: Vector, state: SvrgState, index: Array, operands: tuple
     ) -> tuple[Array, Vector]:
+        (data,) = operands
+        if remembers:
+            loss, gradient = loss_and_gradient(point, data.batch(index))
+            return loss, gradient - state.batch_gradients[index]
         # Both points in one pass over the mini-batch.
-        losses, gradients = jax.vmap(jax.value_and_grad(objective.batch_loss), (0, None))(
-            jnp.stack([point, reference]), batch
+        losses, gradients = jax.vmap(loss_and_gradient, (0, None))(
+            jnp.stack([point, state.reference]), data.batch(index)
         )
         return losses[0], gradients[0] - gradients[1]
 
-    def full_gradient(point: Vector, operands: tuple) -> Vector:
+    def full_gradient(point: Vector, operands: tuple) -> tuple[Vector, Array]:
         (data,) = operands
-        return oracles.full_loss_and_gradient(objective, point, data)[1]
+        if remembers:
+            return oracles.full_and_batch_gradients(objective, point, data)
+        return oracles.full_loss_and_gradient(objective, point, data)[1], no_gradients(point)
 
     return SvrgProblem((data,), step_gradients, full_gradient, evaluations_a_point=2)
 
@@ -75,24 +114,32 @@ def adjoint_problem(
     """State the node's part of `eq:QP_matrixinverse`; `target` is ∇L_0(θ)."""
 
     def step_gradients(
-        point: Vector, reference: Vector, batch: Batch, operands: tuple
+        point: Vector, state: SvrgState, index: Array, operands: tuple
     ) -> tuple[Array, Vector]:
-        _, theta, _ = operands
-        difference = oracles.batch_hessian_product(objective, theta, batch, point - reference)
+        data, theta, _ = operands
+        difference = oracles.batch_hessian_product(
+            objective, theta, data.batch(index), point - state.reference
+        )
         return jnp.zeros((), point.dtype), difference
 
-    def full_gradient(point: Vector, operands: tuple) -> Vector:
+    def full_gradient(point: Vector, operands: tuple) -> tuple[Vector, Array]:
         data, theta, target = operands
-        return oracles.full_hessian_product(objective, theta, data, point) - target
+        gradient = oracles.full_hessian_product(objective, theta, data, point) - target
+        return gradient, no_gradients(point)
 
     operands = (data, theta, target)
     return SvrgProblem(operands, step_gradients, full_gradient, evaluations_a_point=1)
 
 
+def no_gradients(point: Vector) -> Array:
+    """Return what stands for the gradients of mini-batches where none are kept."""
+    return jnp.zeros((0, *point.shape), point.dtype)
+
+
 def svrg_start(problem: SvrgProblem, point: Vector) -> SvrgState:
     """Begin at a point: it is the first reference point (Algorithm 1, line 2)."""
-    gradient = problem.full_gradient(point, problem.operands)
-    return SvrgState(point, gradient, point, jnp.ones((), point.dtype))
+    gradient, batch_gradients = problem.full_gradient(point, problem.operands)
+    return SvrgState(point, gradient, batch_gradients, point, jnp.ones((), point.dtype))
 
 
 class RoundResult(NamedTuple):
@@ -104,7 +151,8 @@ class RoundResult(NamedTuple):
     loss: Array
     """The mean loss of the mini-batches met, each at the iterate of its step."""
     evaluations: Array
-    """Gradients or Hessian-vector products of single points that were computed."""
+    """Gradients or Hessian-vector products of single points, as Algorithm 1 counts them: the gradients
+    at the reference point count in each step, also where they are remembered."""
 
 
 def svrg_round(
@@ -143,16 +191,12 @@ def svrg_round(
     def step(carry: tuple[Vector, SvrgState], draws: tuple[Array, Array]):
         point, state = carry
         batch_index, coin = draws
-        loss, difference = problem.step_gradients(
-            point, state.reference, data.batch(batch_index), problem.operands
-        )
+        loss, difference = problem.step_gradients(point, state, batch_index, problem.operands)
         moved = point - learning_rate * (difference + state.reference_gradient)
-        reference, reference_gradient = refresh(
-            coin, point, state.reference, state.reference_gradient, problem.operands
-        )
+        reference = refresh(coin, point, Reference.of(state), problem.operands)
         mass = 1 + (1 - averaging_rate) * state.average_mass
         average = state.average + (moved - state.average) / mass
-        return (moved, SvrgState(reference, reference_gradient, average, mass)), loss
+        return (moved, SvrgState(*reference, average, mass)), loss
 
     (point, state), losses = lax.scan(step, (point, state), (batches, coins))
     drawn = jnp.sum(data.batch_points(batches))
@@ -168,13 +212,11 @@ def _refresh(problem: SvrgProblem) -> Callable:
     """
 
     @custom_vmap
-    def refresh(
-        coin: Array, point: Vector, reference: Vector, gradient: Vector, operands: tuple
-    ) -> tuple[Vector, Vector]:
+    def refresh(coin: Array, point: Vector, reference: Reference, operands: tuple) -> Reference:
         return lax.cond(
             coin,
-            lambda: (point, problem.full_gradient(point, operands)),
-            lambda: (reference, gradient),
+            lambda: Reference(point, *problem.full_gradient(point, operands)),
+            lambda: reference,
         )
 
     @refresh.def_vmap
@@ -183,26 +225,27 @@ def _refresh(problem: SvrgProblem) -> Callable:
         in_batched: list,
         coins: Array,
         points: Vector,
-        references: Vector,
-        gradients: Vector,
+        references: Reference,
         operands: tuple,
     ):
         order = jnp.argsort(~coins)
 
-        def visit(position: Array, kept: tuple[Vector, Vector]) -> tuple[Vector, Vector]:
+        def visit(position: Array, kept: Reference) -> Reference:
             node = order[position]
             own_operands = jax.tree.map(
-                lambda leaf, batched: leaf[node] if batched else leaf, operands, in_batched[4]
+                lambda leaf, batched: leaf[node] if batched else leaf, operands, in_batched[3]
             )
-            references, gradients = kept
             own_point = points[node] if in_batched[1] else points
-            own_gradient = problem.full_gradient(own_point, own_operands)
-            return references.at[node].set(own_point), gradients.at[node].set(own_gradient)
+            own = Reference(own_point, *problem.full_gradient(own_point, own_operands))
+            return jax.tree.map(lambda array, new: array.at[node].set(new), kept, own)
 
-        kept = tuple(
-            array if batched else jnp.broadcast_to(array, (axis_size, *array.shape))
-            for array, batched in zip((references, gradients), in_batched[2:4], strict=True)
+        kept = jax.tree.map(
+            lambda array, batched: (
+                array if batched else jnp.broadcast_to(array, (axis_size, *array.shape))
+            ),
+            references,
+            in_batched[2],
         )
-        return lax.fori_loop(0, jnp.sum(coins), visit, kept), (True, True)
+        return lax.fori_loop(0, jnp.sum(coins), visit, kept), jax.tree.map(lambda _: True, kept)
 
     return refresh

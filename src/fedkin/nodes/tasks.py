@@ -45,11 +45,16 @@ class Linearisation(NamedTuple):
     """The node's own gradient ∇L_k(θ). It never leaves the node."""
 
 
-def empty_slot(name: str, objective: Objective) -> Any:
-    """Return the content of a slot before its first use."""
+def empty_slot(name: str, objective: Objective, data: NodeData | None = None) -> Any:
+    """Return the content of a slot before its first use.
+
+    Without the data its arrangement is right, but perhaps not the number of gradients it has room for.
+    """
     zeros = jnp.zeros(objective.size, jnp.result_type(float))
     if name in ("inner", "adjoint"):
-        return svrg.SvrgState(zeros, zeros, zeros, jnp.zeros((), zeros.dtype))
+        kept = svrg.remembered_gradients(objective, data) if data and name == "inner" else 0
+        gradients = jnp.zeros((kept, *zeros.shape), zeros.dtype)
+        return svrg.SvrgState(zeros, zeros, gradients, zeros, jnp.zeros((), zeros.dtype))
     if name == "linearisation":
         return Linearisation(zeros, zeros)
     return zeros
