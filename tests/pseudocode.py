@@ -3,6 +3,8 @@
 import jax
 import numpy as np
 
+from fedkin.nodes.draws import draw_batches
+
 
 def gradient_of(objective):
     compiled = jax.jit(jax.grad(objective.batch_loss))
@@ -11,7 +13,7 @@ def gradient_of(objective):
 
 def drawn_batches(data, key, count):
     """The mini-batches that a node draws, and the number of its own points in each."""
-    for index in jax.random.randint(key, (count,), 0, data.batches):
+    for index in draw_batches(key, count, data.batches):
         batch = data.batch(index)
         points = len(batch.labels) if batch.weights is None else int((batch.weights > 0).sum())
         yield batch, points

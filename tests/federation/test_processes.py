@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-pytest.importorskip("psutil", reason="needs the extra flower")
+pytest.importorskip("flwr", reason="needs the extra flower")
 
 from fedkin.errors import InputError
 from fedkin.federation.flower import processes

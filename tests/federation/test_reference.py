@@ -13,6 +13,7 @@ from fedkin.data.batches import divide
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.cnn import CNN
 from fedkin.models.objective import Objective
+from fedkin.nodes.draws import draw_batches, draw_batches_and_coins
 from reference import reference_loss
 
 SIZES = (120, 39, 60)
@@ -72,12 +73,9 @@ class Loops:
         return np.stack(ends)
 
     def svrg_draws(self, node):
-        batch_key, coin_key = jax.random.split(jax.random.fold_in(KEY, node))
-        count = len(self.batches[node])
-        return (
-            np.asarray(jax.random.randint(batch_key, (STEPS,), 0, count)),
-            np.asarray(jax.random.bernoulli(coin_key, 0.1, (STEPS,))),
-        )
+        key, count = jax.random.fold_in(KEY, node), len(self.batches[node])
+        batches, coins = draw_batches_and_coins(key, STEPS, count, 0.1)
+        return np.asarray(batches), np.asarray(coins)
 
 
 def _mini_batches(images, labels, node):
@@ -152,7 +150,7 @@ def test_a_round_of_ditto_and_of_pfedme(loops):
     plain = []
     for node, own in enumerate(loops.batches):
         x = loops.theta
-        for index in jax.random.randint(jax.random.fold_in(KEY, node), (STEPS,), 0, len(own)):
+        for index in draw_batches(jax.random.fold_in(KEY, node), STEPS, len(own)):
             x = x - RATE * loops.gradient(x, *own[index])
         plain.append(x)
     assert relative_error(ours["point"], np.stack(plain)) < 1e-5
@@ -168,7 +166,7 @@ def test_a_round_of_ditto_and_of_pfedme(loops):
     plain = []
     for node, own in enumerate(loops.batches):
         shared = loops.theta
-        for index in jax.random.randint(jax.random.fold_in(KEY, node), (3,), 0, len(own)):
+        for index in draw_batches(jax.random.fold_in(KEY, node), 3, len(own)):
             theta = shared
             for _ in range(4):
                 theta = theta - RATE * (

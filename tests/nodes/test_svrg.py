@@ -11,6 +11,7 @@ from fedkin.data.batches import OWN_FIELDS
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.nodes import oracles, svrg
+from fedkin.nodes.draws import draw_batches_and_coins
 
 
 def cnn_problem():
@@ -78,13 +79,14 @@ def test_nodes_together_do_what_each_does_alone_step_by_step(make, batch_gradien
     made = make()
     point = made.objective.init(jax.random.key(0)) + 0.1
     replies, _ = rounds(made, point, 3)
-    gradient = jax.jit(partial(oracles.batch_gradient, made.objective))
+    gradient = jax.jit(
+        lambda x, batch: oracles.batch_loss_and_gradient(made.objective, x, batch)[1]
+    )
     full = jax.jit(lambda x, data: oracles.full_loss_and_gradient(made.objective, x, data)[1])
     for node in range(2):
         data = own_data(made.federation.data, node)
-        batch_key, coin_key = jax.random.split(jax.random.fold_in(jax.random.key(3), node))
-        batches = jax.random.randint(batch_key, (7,), 0, data.batches)
-        coins = jax.random.bernoulli(coin_key, 0.3, (7,))
+        key = jax.random.fold_in(jax.random.key(3), node)
+        batches, coins = draw_batches_and_coins(key, 7, data.batches, 0.3)
         x = y = average = point
         full_gradient = full(y, data)
         masses = [1.0]

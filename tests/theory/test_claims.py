@@ -83,8 +83,9 @@ def test_the_fast_local_svrg_is_the_nodes_local_svrg(monkeypatch):
             state = states[node] or svrg.svrg_start(functions, point)
             drawn = jnp.asarray([order[node].index(int(i)) for i in draws.points[:, 0, node]])
             coins = draws.coins[:, 0, node]
-            monkeypatch.setattr(svrg.jax.random, "randint", lambda *_, drawn=drawn, **__: drawn)
-            monkeypatch.setattr(svrg.jax.random, "bernoulli", lambda *_, coins=coins, **__: coins)
+            monkeypatch.setattr(
+                svrg, "draw_batches_and_coins", lambda *_, drawn=drawn, coins=coins: (drawn, coins)
+            )
             done = svrg.svrg_round(functions, state, point, key, steps=3, **settings)
             monkeypatch.undo()
             states[node] = done.state

@@ -12,6 +12,7 @@ from fedkin.data.batches import divide
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.cnn import CNN
 from fedkin.models.objective import Objective
+from fedkin.nodes.draws import draw_batches, draw_batches_and_coins
 from fedkin.types import Key, Vector
 
 NETWORKS = {
@@ -100,11 +101,8 @@ def svrg_draws(
     """Draw what the nodes draw in a round of Local-SVRG (`nodes.svrg.svrg_round`)."""
 
     def one(number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        batch_key, coin_key = jax.random.split(jax.random.fold_in(key, number))
-        return (
-            jax.random.randint(batch_key, (steps,), 0, batches),
-            jax.random.bernoulli(coin_key, refresh_probability, (steps,)),
-        )
+        own_key = jax.random.fold_in(key, number)
+        return draw_batches_and_coins(own_key, steps, batches, refresh_probability)
 
     drawn, coins = jax.vmap(one)(jnp.arange(nodes))
     return np.asarray(drawn), np.asarray(coins)
@@ -114,6 +112,6 @@ def batch_draws(key: Key, nodes: int, steps: int, batches: int) -> np.ndarray:
     """Draw what the nodes draw in a round of Ditto or pFedMe."""
 
     def one(number: jax.Array) -> jax.Array:
-        return jax.random.randint(jax.random.fold_in(key, number), (steps,), 0, batches)
+        return draw_batches(jax.random.fold_in(key, number), steps, batches)
 
     return np.asarray(jax.vmap(one)(jnp.arange(nodes)))

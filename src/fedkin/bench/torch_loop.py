@@ -146,7 +146,16 @@ class TorchLoop:
 
 
 class TorchSvrg:
-    """Local-SVRG of all nodes, on their losses or, with `theta` and `target`, on the adjoint problem."""
+    """Local-SVRG of all nodes, on their losses or, with `theta` and `target`, on the adjoint problem.
+
+    Args:
+        loop: The nodes.
+        start: The first reference point.
+        theta: The model to differentiate at.
+        target: The gradient ∇L_0(θ).
+        keep: Keep the gradients of all mini-batches at the first reference point, as fedkin does. For
+            steps without refreshes only.
+    """
 
     def __init__(
         self,
@@ -154,6 +163,8 @@ class TorchSvrg:
         start: Parameters,
         theta: Parameters | None = None,
         target: Parameters | None = None,
+        *,
+        keep: bool = False,
     ) -> None:
         self.loop = loop
         self.theta = theta
@@ -162,6 +173,10 @@ class TorchSvrg:
         self.points = [start] * count
         self.references = [start] * count
         self.full = [self._full(node, start) for node in loop.nodes]
+        self.kept = [
+            [loop.gradient(node, batch, start) for batch in range(len(node.labels) if keep else 0)]
+            for node in loop.nodes
+        ]
 
     def round(self, start: Parameters, draws: Draws, learning_rate: float) -> list[Parameters]:
         """Take the steps of one round, all nodes from the same point."""
@@ -171,7 +186,8 @@ class TorchSvrg:
             for number, node in enumerate(self.loop.nodes):
                 batch = int(batches[number, step])
                 point, reference = self.points[number], self.references[number]
-                difference = self._difference(node, batch, point, reference)
+                kept = self.kept[number][batch] if self.kept[number] else None
+                difference = self._difference(node, batch, point, reference, kept)
                 moved = {
                     name: tensor - learning_rate * (change + full)
                     for (name, tensor), change, full in zip(
@@ -185,15 +201,17 @@ class TorchSvrg:
         return self.points
 
     def _difference(
-        self, node: TorchNode, batch: int, point: Parameters, reference: Parameters
+        self,
+        node: TorchNode,
+        batch: int,
+        point: Parameters,
+        reference: Parameters,
+        kept: list[Tensor] | None,
     ) -> list[Tensor]:
         if self.theta is None:
-            pairs = zip(
-                self.loop.gradient(node, batch, point),
-                self.loop.gradient(node, batch, reference),
-                strict=True,
-            )
-            return [own - other for own, other in pairs]
+            gradient = self.loop.gradient(node, batch, point)
+            known = kept or self.loop.gradient(node, batch, reference)
+            return [own - other for own, other in zip(gradient, known, strict=True)]
         vector = [point[name] - reference[name] for name in point]
         return self.loop.hessian_product(node, batch, self.theta, vector)
 

@@ -99,25 +99,27 @@ class SimulatedFederation:
         arrays = {name: _as_array(value) for name, value in message.items()}
         bytes_down = len(self.names) * sum(array.nbytes for array in arrays.values())
         evaluations = np.zeros(len(self.names), int)
+        begin = partial(_begin, self.objective, task)
+        work = partial(_task, self.objective, task, tuple(sorted(options.items())))
+        later = {
+            name: array for name, array in arrays.items() if name not in TASKS[task].begin_only
+        }
+
+        def own_arguments(numbers: np.ndarray, own: Any) -> tuple:
+            return (self.data, numbers, numbers + self._first_number, own, key, later)
+
         if start:
-            begun = self._run(
-                partial(_begin, self.objective, task),
-                [
-                    (self.data, numbers, own, arrays)
-                    for numbers, own in zip(self._shares, slots, strict=True)
-                ],
+            begin_arguments = [
+                (self.data, numbers, own, arrays)
+                for numbers, own in zip(self._shares, slots, strict=True)
+            ]
+            _compile_side_by_side(
+                [(begin, begin_arguments[0]), (work, own_arguments(self._shares[0], slots[0]))]
             )
+            begun = self._run(begin, begin_arguments)
             slots = [own for own, _ in begun]
             evaluations += self._join([count for _, count in begun])
-            for name in TASKS[task].begin_only:
-                del arrays[name]
-        done = self._run(
-            partial(_task, self.objective, task, tuple(sorted(options.items()))),
-            [
-                (self.data, numbers, numbers + self._first_number, own, key, arrays)
-                for numbers, own in zip(self._shares, slots, strict=True)
-            ],
-        )
+        done = self._run(work, list(map(own_arguments, self._shares, slots)))
         self._state |= {name: [own[name] for own, _ in done] for name in names}
         replies = {name: self._join([reply[name] for _, reply in done]) for name in done[0][1]}
         evaluations += replies.pop("evaluations")
@@ -159,8 +161,7 @@ class SimulatedFederation:
 
     def _run(self, function: partial, shares: list[tuple]) -> list[Any]:
         """Call a function once for each share of the nodes, each in its own thread."""
-        # Compiled here, because settings of JAX such as 64 bits do not reach other threads.
-        compiled = _compiled(function, shares[0])
+        (compiled,) = _compile_side_by_side([(function, shares[0])])
         if self._pool is None:
             return [compiled(*arguments) for arguments in shares]
         return list(self._pool.map(lambda arguments: _wait(compiled(*arguments)), shares))
@@ -204,14 +205,26 @@ def _wait(result: Any) -> Any:
     return jax.block_until_ready(result)
 
 
-def _compiled(function: partial, arguments: tuple) -> Callable:
+def _compile_side_by_side(calls: Sequence[tuple[partial, tuple]]) -> list[Callable]:
+    """Compile functions for arguments like these, each in its own thread; what is compiled is kept.
+
+    Tracing is done here, because settings of JAX such as 64 bits do not reach other threads.
+    """
+    keys = [_code_key(function, arguments) for function, arguments in calls]
+    with ThreadPoolExecutor(len(calls)) as threads:
+        begun = {
+            key: threads.submit(jax.jit(function).lower(*arguments).compile, SINGLE_THREADED)
+            for key, (function, arguments) in zip(keys, calls, strict=True)
+            if key not in COMPILED
+        }
+        COMPILED.update({key: compiling.result() for key, compiling in begun.items()})
+    return [COMPILED[key] for key in keys]
+
+
+def _code_key(function: partial, arguments: tuple) -> Any:
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    key = (function.func, function.args, structure, shapes)
-    if key not in COMPILED:
-        lowered = jax.jit(function).lower(*arguments)
-        COMPILED[key] = lowered.compile(SINGLE_THREADED)
-    return COMPILED[key]
+    return function.func, function.args, structure, shapes
 
 
 def _begin(

@@ -8,12 +8,13 @@ personal one that is pulled towards the shared one,
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedkin.data.batches import NodeData
 from fedkin.models.objective import Objective
+from fedkin.nodes import oracles
+from fedkin.nodes.draws import draw_batches
 from fedkin.types import Array, Key, Vector
 
 
@@ -73,10 +74,10 @@ def personal_round(
         learning_rate: The step size η_l.
         proximal: The strength λ of the pull.
     """
-    batches = jax.random.randint(key, (steps,), 0, data.batches)
+    batches = draw_batches(key, steps, data.batches)
 
     def step(point: Vector, index: Array) -> tuple[Vector, Array]:
-        loss, gradient = jax.value_and_grad(objective.batch_loss)(point, data.batch(index))
+        loss, gradient = oracles.batch_loss_and_gradient(objective, point, data.batch(index))
         return point - learning_rate * (gradient + proximal * (point - shared)), loss
 
     point, losses = lax.scan(step, personal, batches)

@@ -1,6 +1,7 @@
 """What a node knows of its own loss: values, gradients, Hessian-vector products."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,32 +17,47 @@ from fedkin.types import Array, Vector
 POWER_ITERATIONS = 50
 
 
-def batch_gradient(objective: Objective, theta: Vector, batch: Batch) -> Vector:
-    """Return the gradient of one mini-batch's loss."""
-    return jax.grad(objective.batch_loss)(theta, batch)
+# Tracing the model takes longer than all else before compilation, and each loop and `vmap` around it
+# would trace it anew. What is jitted by itself is traced once.
+_jit = partial(jax.jit, static_argnums=0)
 
 
+@_jit
+def batch_loss(objective: Objective, theta: Vector, batch: Batch) -> Array:
+    """Return one mini-batch's loss."""
+    return objective.batch_loss(theta, batch)
+
+
+@_jit
+def batch_loss_and_gradient(
+    objective: Objective, theta: Vector, batch: Batch
+) -> tuple[Array, Vector]:
+    """Return one mini-batch's loss and its gradient."""
+    return jax.value_and_grad(objective.batch_loss)(theta, batch)
+
+
+@_jit
 def batch_hessian_product(
     objective: Objective, theta: Vector, batch: Batch, vector: Vector
 ) -> Vector:
     """Return the Hessian of one mini-batch's loss times a vector, forward over reverse."""
 
     def gradient(point: Vector) -> Vector:
-        return batch_gradient(objective, point, batch)
+        return jax.grad(objective.batch_loss)(point, batch)
 
     return jax.jvp(gradient, (theta,), (vector,))[1]
 
 
 def full_loss(objective: Objective, theta: Vector, data: NodeData) -> Array:
     """Return the node's loss L_k(θ)."""
-    return _mean_over_batches(objective.batch_loss, (theta,), data)
+    return _mean_over_batches(partial(batch_loss, objective), (theta,), data)
 
 
 def full_loss_and_gradient(
     objective: Objective, theta: Vector, data: NodeData
 ) -> tuple[Array, Vector]:
     """Return L_k(θ) and ∇L_k(θ) in one pass over the node's data."""
-    return _mean_over_batches(jax.value_and_grad(objective.batch_loss), (theta,), data)
+    return _mean_over_batches(partial(batch_loss_and_gradient, objective), (theta,), data)
 
 
 def full_and_batch_gradients(
@@ -54,7 +70,7 @@ def full_and_batch_gradients(
     """
 
     def gradient(theta: Vector, batch: Batch) -> Vector:
-        return batch_gradient(objective, theta, batch)
+        return batch_loss_and_gradient(objective, theta, batch)[1]
 
     return _mean_over_batches(gradient, (theta,), data, keep=True)
 

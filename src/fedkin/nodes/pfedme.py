@@ -8,12 +8,13 @@ The shared model is trained on the Moreau envelopes of the nodes' losses, whose 
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedkin.data.batches import NodeData
 from fedkin.models.objective import Batch, Objective
+from fedkin.nodes import oracles
+from fedkin.nodes.draws import draw_batches
 from fedkin.types import Array, Key, Vector
 
 
@@ -72,7 +73,7 @@ def solve_proximal(
 
     def improve(state: tuple[Vector, Array, Array, Array]) -> tuple[Vector, Array, Array, Array]:
         theta, _, _, count = state
-        loss, gradient = jax.value_and_grad(objective.batch_loss)(theta, batch)
+        loss, gradient = oracles.batch_loss_and_gradient(objective, theta, batch)
         gradient = gradient + proximal * (theta - shared)
         solved = jnp.linalg.norm(gradient) < tolerance
         moved = jnp.where(solved, theta, theta - learning_rate * gradient)
@@ -99,7 +100,7 @@ def local_rounds(
 
     The step size η of the local rounds and that of the subproblem are both γ.
     """
-    batches = jax.random.randint(key, (rounds,), 0, data.batches)
+    batches = draw_batches(key, rounds, data.batches)
 
     def local_round(
         models: tuple[Vector, Vector], index: Array

@@ -8,6 +8,7 @@ One set of functions serves both problems that the paper solves with it:
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from jax.custom_batching import custom_vmap
 from fedkin.data.batches import NodeData
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
+from fedkin.nodes.draws import draw_batches_and_coins
 from fedkin.types import Array, Key, Vector
 
 LEAST_GAIN = 4
@@ -84,7 +86,7 @@ def remembered_gradients(objective: Objective, data: NodeData) -> int:
 def inner_problem(objective: Objective, data: NodeData) -> SvrgProblem:
     """State the node's part of `eq:blopt_inner`."""
     remembers = remembered_gradients(objective, data) > 0
-    loss_and_gradient = jax.value_and_grad(objective.batch_loss)
+    loss_and_gradient = partial(oracles.batch_loss_and_gradient, objective)
 
     def step_gradients(
         point: Vector, state: SvrgState, index: Array, operands: tuple
@@ -183,9 +185,7 @@ def svrg_round(
         averaging_rate: The rate ρ = min{γμ, q/4}.
     """
     data: NodeData = problem.operands[0]
-    batch_key, coin_key = jax.random.split(key)
-    batches = jax.random.randint(batch_key, (steps,), 0, data.batches)
-    coins = jax.random.bernoulli(coin_key, refresh_probability, (steps,))
+    batches, coins = draw_batches_and_coins(key, steps, data.batches, refresh_probability)
     refresh = _refresh(problem)
 
     def step(carry: tuple[Vector, SvrgState], draws: tuple[Array, Array]):
@@ -196,7 +196,10 @@ def svrg_round(
         reference = refresh(coin, point, Reference.of(state), problem.operands)
         mass = 1 + (1 - averaging_rate) * state.average_mass
         average = state.average + (moved - state.average) / mass
-        return (moved, SvrgState(*reference, average, mass)), loss
+        kept = SvrgState(
+            reference.point, reference.gradient, reference.batch_gradients, average, mass
+        )
+        return (moved, kept), loss
 
     (point, state), losses = lax.scan(step, (point, state), (batches, coins))
     drawn = jnp.sum(data.batch_points(batches))

@@ -1,0 +1,55 @@
+"""`fedkin bench`: mistakes, and the probes in processes of their own."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedkin.bench.probe import probe
+from fedkin.cli import app
+from fedkin.errors import FedkinError
+
+
+def refused(*arguments):
+    found = CliRunner().invoke(app, ["bench", *arguments])
+    assert found.exit_code != 0
+    return str(found.exception) + found.output
+
+
+def test_without_pytorch_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install 'fedkin[bench]'" in refused()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--points", "75"), "no multiple of 50"),
+        (("--plot", "times.txt"), "must end in .svg, .png or .pdf"),
+        (("--network", "MNIST"), "choose one of Fashion-MNIST, CIFAR-10"),
+        (("--repeats", "0"), "greater than or equal to 1"),
+        (("--points", "many"), "valid integer"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(arguments, message):
+    pytest.importorskip("torch", reason="needs the extra bench")
+    assert message in refused(*arguments)
+
+
+def test_the_cost_of_many_nodes_is_measured():
+    found = probe({"probe": "scaling", "nodes": 8, "points": 50})
+    assert found["data_megabytes"] == pytest.approx(8 * 50 * 784 / 1e6)
+    assert found["node_step_microseconds"] > 0
+    assert found["peak_megabytes"] > found["data_megabytes"]
+    assert json.dumps(found)
+
+
+def test_a_second_process_does_not_compile_again(tmp_path):
+    settings = {"probe": "compilation", "network": "Fashion-MNIST", "cache": str(tmp_path)}
+    first, second = probe(settings), probe(settings)
+    assert sum(second["seconds"].values()) < 0.6 * sum(first["seconds"].values())
+
+
+def test_a_probe_that_fails_says_why():
+    with pytest.raises(FedkinError, match="no such network"):
+        probe({"probe": "compilation", "network": "no such network", "cache": ""})

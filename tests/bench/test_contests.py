@@ -1,0 +1,45 @@
+"""fedkin and the PyTorch loop compute the same."""
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra bench")
+
+import numpy as np
+
+from fedkin.bench import work
+from fedkin.bench.contests import Contests, choose_threads, run_contest
+from fedkin.bench.problem import NETWORKS, BenchProblem
+
+LIMITS = work.Limits(flops=1e11, bandwidth=1e10)
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def contests(request):
+    return Contests(BenchProblem(request.param, nodes=3, points=100, own_points=100))
+
+
+def test_both_ways_give_the_same_numbers(contests):
+    names = []
+    for contest in contests:
+        ours, theirs = contest.fedkin(), contest.torch()
+        assert ours.shape == theirs.shape
+        assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs), contest.name
+        assert np.ptp(ours) > 0
+        names.append(contest.name)
+    assert len(set(names)) == len(names) == 6
+
+
+def test_an_outcome_says_what_was_measured(contests, monkeypatch):
+    monkeypatch.setattr("fedkin.bench.contests.TURN_SECONDS", 0.01)
+    contest = contests.ditto()
+    outcome = run_contest(contests.problem, contest, LIMITS, repeats=1)
+    assert outcome.ratio == outcome.torch_seconds / outcome.fedkin_seconds
+    assert outcome.points_a_second == pytest.approx(
+        (3 * 20 + 25) * 50 / (outcome.fedkin_seconds * contest.units)
+    )
+    assert outcome.bandwidth_share > 0
+    assert outcome.matmul_share > 0
+
+
+def test_pytorch_gets_the_threads_that_suit_it_best(contests):
+    assert choose_threads(contests.problem, contests.loop, 2) in (1, 2)
