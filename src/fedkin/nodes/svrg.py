@@ -26,32 +26,33 @@ LEAST_GAIN = 4
 """Gradients of mini-batches are kept where they take at most this part of the memory of the data."""
 
 
+class ReferenceGradients(NamedTuple):
+    """The gradients at a reference point."""
+
+    full: Vector
+    """The full gradient ∇f_k(y_k)."""
+    of_batches: Array
+    """The gradients ∇f_{k,i}(y_k) of the mini-batches, a row for each; no rows if they are not kept."""
+
+    @classmethod
+    def zeros(cls, point: Vector, kept: int) -> "ReferenceGradients":
+        """Make room for them, and for those of so many mini-batches."""
+        return cls(jnp.zeros_like(point), jnp.zeros((kept, *point.shape), point.dtype))
+
+
 class SvrgState(NamedTuple):
     """What a node keeps from one round to the next."""
 
     reference: Vector
     """The reference point y_k."""
-    reference_gradient: Vector
-    """The full gradient ∇f_k(y_k)."""
-    batch_gradients: Array
-    """The gradients ∇f_{k,i}(y_k) of the mini-batches, a row for each; no rows if they are not kept."""
+    gradients: ReferenceGradients
+    """The gradients there."""
+    due: Array
+    """True if the reference point is new and its gradients are still to be computed."""
     average: Vector
     """The weighted average of the node's iterates so far."""
     average_mass: Array
     """The sum of the averaging weights so far, in units of the newest one: it cannot overflow."""
-
-
-class Reference(NamedTuple):
-    """What a refresh makes anew."""
-
-    point: Vector
-    gradient: Vector
-    batch_gradients: Array
-
-    @classmethod
-    def of(cls, state: SvrgState) -> "Reference":
-        """Take it out of a node's state."""
-        return cls(state.reference, state.reference_gradient, state.batch_gradients)
 
 
 class SvrgProblem(NamedTuple):
@@ -64,8 +65,10 @@ class SvrgProblem(NamedTuple):
     operands: tuple
     step_gradients: Callable[[Vector, SvrgState, Array, tuple], tuple[Array, Vector]]
     """(x, state, i, operands) to the loss of mini-batch i at x and ∇f_i(x) − ∇f_i(y)."""
-    full_gradient: Callable[[Vector, tuple], tuple[Vector, Array]]
-    """(y, operands) to ∇f_k(y) and the gradients ∇f_i(y) that are to be kept."""
+    reference_gradients: Callable[[Vector, tuple], ReferenceGradients]
+    """(y, operands) to the gradients at y."""
+    kept: int
+    """How many gradients of mini-batches are kept with a reference point."""
     evaluations_a_point: int
     """How many gradients or Hessian-vector products of a point one step of Algorithm 1 takes."""
 
@@ -85,29 +88,30 @@ def remembered_gradients(objective: Objective, data: NodeData) -> int:
 
 def inner_problem(objective: Objective, data: NodeData) -> SvrgProblem:
     """State the node's part of `eq:blopt_inner`."""
-    remembers = remembered_gradients(objective, data) > 0
+    kept = remembered_gradients(objective, data)
     loss_and_gradient = partial(oracles.batch_loss_and_gradient, objective)
 
     def step_gradients(
         point: Vector, state: SvrgState, index: Array, operands: tuple
     ) -> tuple[Array, Vector]:
         (data,) = operands
-        if remembers:
+        if kept:
             loss, gradient = loss_and_gradient(point, data.batch(index))
-            return loss, gradient - state.batch_gradients[index]
+            return loss, gradient - state.gradients.of_batches[index]
         # Both points in one pass over the mini-batch.
         losses, gradients = jax.vmap(loss_and_gradient, (0, None))(
             jnp.stack([point, state.reference]), data.batch(index)
         )
         return losses[0], gradients[0] - gradients[1]
 
-    def full_gradient(point: Vector, operands: tuple) -> tuple[Vector, Array]:
+    def reference_gradients(point: Vector, operands: tuple) -> ReferenceGradients:
         (data,) = operands
-        if remembers:
-            return oracles.full_and_batch_gradients(objective, point, data)
-        return oracles.full_loss_and_gradient(objective, point, data)[1], no_gradients(point)
+        if kept:
+            return ReferenceGradients(*oracles.full_and_batch_gradients(objective, point, data))
+        _, gradient = oracles.full_loss_and_gradient(objective, point, data)
+        return ReferenceGradients.zeros(point, 0)._replace(full=gradient)
 
-    return SvrgProblem((data,), step_gradients, full_gradient, evaluations_a_point=2)
+    return SvrgProblem((data,), step_gradients, reference_gradients, kept, evaluations_a_point=2)
 
 
 def adjoint_problem(
@@ -124,24 +128,19 @@ def adjoint_problem(
         )
         return jnp.zeros((), point.dtype), difference
 
-    def full_gradient(point: Vector, operands: tuple) -> tuple[Vector, Array]:
+    def reference_gradients(point: Vector, operands: tuple) -> ReferenceGradients:
         data, theta, target = operands
         gradient = oracles.full_hessian_product(objective, theta, data, point) - target
-        return gradient, no_gradients(point)
+        return ReferenceGradients.zeros(point, 0)._replace(full=gradient)
 
     operands = (data, theta, target)
-    return SvrgProblem(operands, step_gradients, full_gradient, evaluations_a_point=1)
-
-
-def no_gradients(point: Vector) -> Array:
-    """Return what stands for the gradients of mini-batches where none are kept."""
-    return jnp.zeros((0, *point.shape), point.dtype)
+    return SvrgProblem(operands, step_gradients, reference_gradients, 0, evaluations_a_point=1)
 
 
 def svrg_start(problem: SvrgProblem, point: Vector) -> SvrgState:
     """Begin at a point: it is the first reference point (Algorithm 1, line 2)."""
-    gradient, batch_gradients = problem.full_gradient(point, problem.operands)
-    return SvrgState(point, gradient, batch_gradients, point, jnp.ones((), point.dtype))
+    zeros = ReferenceGradients.zeros(point, problem.kept)
+    return SvrgState(point, zeros, jnp.ones((), bool), point, jnp.ones((), point.dtype))
 
 
 class RoundResult(NamedTuple):
@@ -170,6 +169,10 @@ def svrg_round(
 ) -> RoundResult:
     r"""Take τ local steps from the point that the centre sent (Algorithm 1, lines 4-12).
 
+    A coin makes the iterate the reference point at once; the gradients there are computed when the next
+    step needs them. So one piece of code serves the first reference point and all later ones, and what is
+    kept is changed before it is read, without a copy.
+
     The result of Algorithm 1 weighs iterate t with :math:`u_t = (1-\rho)^{-(t+1)}`. In units of the
     newest weight the mass is :math:`r_t = 1 + (1-\rho) r_{t-1}`, and the average moves by
     :math:`(x - \bar x) / r_t`.
@@ -191,15 +194,14 @@ def svrg_round(
     def step(carry: tuple[Vector, SvrgState], draws: tuple[Array, Array]):
         point, state = carry
         batch_index, coin = draws
+        gradients = refresh(state.due, state.reference, state.gradients, problem.operands)
+        state = state._replace(gradients=gradients)
         loss, difference = problem.step_gradients(point, state, batch_index, problem.operands)
-        moved = point - learning_rate * (difference + state.reference_gradient)
-        reference = refresh(coin, point, Reference.of(state), problem.operands)
+        moved = point - learning_rate * (difference + gradients.full)
+        reference = jnp.where(coin, point, state.reference)
         mass = 1 + (1 - averaging_rate) * state.average_mass
         average = state.average + (moved - state.average) / mass
-        kept = SvrgState(
-            reference.point, reference.gradient, reference.batch_gradients, average, mass
-        )
-        return (moved, kept), loss
+        return (moved, SvrgState(reference, gradients, coin, average, mass)), loss
 
     (point, state), losses = lax.scan(step, (point, state), (batches, coins))
     drawn = jnp.sum(data.batch_points(batches))
@@ -208,47 +210,45 @@ def svrg_round(
 
 
 def _refresh(problem: SvrgProblem) -> Callable:
-    """Return the refresh of a reference point on a coin (Algorithm 1, line 7).
+    """Return the computation of a new reference point's gradients, where it is due (line 7).
 
     For one node it is a `cond`. Under `vmap` a `cond` would compute the full gradient of every node
-    at every step; so there the few nodes whose coin has come up are visited one after the other.
+    at every step; so there the few nodes with a new reference point are visited one after the other.
     """
 
     @custom_vmap
-    def refresh(coin: Array, point: Vector, reference: Reference, operands: tuple) -> Reference:
+    def refresh(
+        due: Array, reference: Vector, gradients: ReferenceGradients, operands: tuple
+    ) -> ReferenceGradients:
         return lax.cond(
-            coin,
-            lambda: Reference(point, *problem.full_gradient(point, operands)),
-            lambda: reference,
+            due, lambda: problem.reference_gradients(reference, operands), lambda: gradients
         )
 
     @refresh.def_vmap
     def visit_few(
         axis_size: int,
         in_batched: list,
-        coins: Array,
-        points: Vector,
-        references: Reference,
+        due: Array,
+        references: Vector,
+        gradients: ReferenceGradients,
         operands: tuple,
     ):
-        order = jnp.argsort(~coins)
+        def for_each_node(array: Array, batched: bool) -> Array:
+            return array if batched else jnp.broadcast_to(array, (axis_size, *array.shape))
 
-        def visit(position: Array, kept: Reference) -> Reference:
+        due = for_each_node(due, in_batched[0])
+        references = for_each_node(references, in_batched[1])
+        kept = jax.tree.map(for_each_node, gradients, in_batched[2])
+        order = jnp.argsort(~due)
+
+        def visit(position: Array, kept: ReferenceGradients) -> ReferenceGradients:
             node = order[position]
             own_operands = jax.tree.map(
                 lambda leaf, batched: leaf[node] if batched else leaf, operands, in_batched[3]
             )
-            own_point = points[node] if in_batched[1] else points
-            own = Reference(own_point, *problem.full_gradient(own_point, own_operands))
+            own = problem.reference_gradients(references[node], own_operands)
             return jax.tree.map(lambda array, new: array.at[node].set(new), kept, own)
 
-        kept = jax.tree.map(
-            lambda array, batched: (
-                array if batched else jnp.broadcast_to(array, (axis_size, *array.shape))
-            ),
-            references,
-            in_batched[2],
-        )
-        return lax.fori_loop(0, jnp.sum(coins), visit, kept), jax.tree.map(lambda _: True, kept)
+        return lax.fori_loop(0, jnp.sum(due), visit, kept), jax.tree.map(lambda _: True, kept)
 
     return refresh

@@ -53,8 +53,9 @@ def empty_slot(name: str, objective: Objective, data: NodeData | None = None) ->
     zeros = jnp.zeros(objective.size, jnp.result_type(float))
     if name in ("inner", "adjoint"):
         kept = svrg.remembered_gradients(objective, data) if data and name == "inner" else 0
-        gradients = jnp.zeros((kept, *zeros.shape), zeros.dtype)
-        return svrg.SvrgState(zeros, zeros, gradients, zeros, jnp.zeros((), zeros.dtype))
+        gradients = svrg.ReferenceGradients.zeros(zeros, kept)
+        no, nothing = jnp.zeros((), bool), jnp.zeros((), zeros.dtype)
+        return svrg.SvrgState(zeros, gradients, no, zeros, nothing)
     if name == "linearisation":
         return Linearisation(zeros, zeros)
     return zeros
