@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedkin.claims.regimes import RegimeStudy, measured_border, predicted_border
 from fedkin.claims.slopes import Slope
@@ -118,9 +118,10 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
     for slope, colour, marker in zip(own, COLOURS, "os", strict=False):
         period = slope.period
         curve = select(rounds, outer_problem=problem, period=period)
+        verdict = "no worse" if slope.no_worse else "worse"
         label = (
             f"τ = {period}: slope {slope.slope:.2f} ± {2 * slope.standard_error:.2f}\n"
-            f"no worse than {_power(slope.predicted)} ({slope.promised_slope:.2f} with logarithms)"
+            f"{verdict} than {_power(slope.predicted)} with logarithms: {slope.promised_slope:.2f}"
         ).replace("-", "−")
         axes.plot(
             curve["accuracy"],
@@ -145,6 +146,9 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
     axes.set_ylabel("synchronizations")
     axes.set_title("Algorithm 2, convex F" if convex else "Algorithm 3, random iterate", loc="left")
     axes.xaxis.set_minor_formatter(NullFormatter())
+    if not convex:  # about one decade: powers of ten are too few
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.legend(
         loc="upper left",
         fontsize=8,
@@ -212,6 +216,14 @@ def _cut_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame) -> None:
             linewidth=1.5,
             label=title,
         )
+    axes.plot(
+        curve["distance"],
+        curve["similar"],
+        color=GREY,
+        dashes=(2, 2),
+        linewidth=1.2,
+        label="similar nodes alone, if they were known",
+    )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("distance G of the dissimilar nodes")

@@ -30,8 +30,8 @@ class HardFederation:
     """H θ_0: ∇L_0(θ) = Hθ − this."""
     constants: Constants
     outer_smoothness: float
-    """The largest eigenvalue of ∇²F: the ℓ_F that `eq:LF` bounds from above, here by a factor of about
-    forty."""
+    """The largest eigenvalue of ∇²F: the ℓ_F that `eq:LF` bounds from above, here by a factor of
+    about fifty-six with the defaults of the study."""
 
     condition: float
     """The largest eigenvalue of ∇²F over the smallest."""

@@ -25,7 +25,7 @@ from fedkin.types import Array
 ITERATIONS = 400
 """Projected gradient steps for the weights: more change no digit that the figures show."""
 
-PARAMETER_RADIUS = 5.0
+PARAMETER_RADIUS = 8.0
 """Θ, over which G is a maximum, is the ball of this radius around θ_0. All parameters that the studies meet
 lie in it, those of the farthest nodes with the fewest points, too (`ExcessRisks.largest_parameter`)."""
 

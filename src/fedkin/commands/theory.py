@@ -110,6 +110,7 @@ def regimes(
     _prepare(out)
     from fedkin.claims import figures
     from fedkin.claims import regimes as claims
+    from fedkin.claims.tables import numbers
 
     study = claims.RegimeStudy(runs=runs, seed=seed)
     with _progress(len(list(study.cells()))) as progress:
@@ -123,8 +124,8 @@ def regimes(
         "equal_beats_bilevel": claims.cells_lost_to_equal(cells, "bilevel"),
         "equal_beats_similar_only": claims.cells_lost_to_equal(cells, claims.IDEAL),
         "cells": len(cells),
-        "cells_where_corollaries_apply": int(cells["corollaries_apply"].sum()),
-        "largest_parameter": float(cells["largest_parameter"].max()),
+        "cells_where_corollaries_apply": int(numbers(cells, "corollaries_apply").sum()),
+        "largest_parameter": float(numbers(cells, "largest_parameter").max()),
         "borders": {
             f"{axis}, {rival}": [
                 asdict(border) for border in claims.measured_border(cells, axis, rival)
@@ -149,8 +150,8 @@ def regimes(
     )
     results.print(
         f"Equal weights have a smaller one than Bi-level in {answer['equal_beats_bilevel']} of {len(cells)} "
-        "cells, and a smaller one than equal weights on the similar nodes alone in "
-        f"{answer['equal_beats_similar_only']}: there not even the best choice of similar nodes would win."
+        "cells, and than equal weights on the similar nodes alone, the best that Assumption 2' offers, in "
+        f"{answer['equal_beats_similar_only']}."
     )
     results.print(
         f"What Corollary 1 asks for holds, constants being 1, in {answer['cells_where_corollaries_apply']} "
