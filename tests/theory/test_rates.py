@@ -202,7 +202,10 @@ def test_the_hard_federation_is_what_it_says():
 
 @pytest.fixture(scope="module")
 def small_study():
-    """Rounds and accuracies of all four kinds, on a hard federation with a dense spectrum."""
+    """Rounds and accuracies of all four kinds, on a hard federation with a dense spectrum.
+
+    The tests that use it are one group, so that two workers do not both make it.
+    """
     study = rates.RoundsStudy(nodes=10, decades=3.2, iterations=(97, 48, 64, 48), runs=2)
     with jax.enable_x64(True):
         return rates.measure_rounds(study, quiet)
@@ -211,6 +214,7 @@ def small_study():
 KINDS = [("convex", 1), ("non-convex", 1), ("convex", 2), ("non-convex", 2)]
 
 
+@pytest.mark.xdist_group("rounds")
 @pytest.mark.parametrize(("problem", "period"), KINDS)
 def test_promises_are_kept(small_study, problem, period):
     own = small_study.query("outer_problem == @problem and period == @period")
@@ -225,6 +229,7 @@ def test_promises_are_kept(small_study, problem, period):
     assert fitted.max() == min(own["iteration"].max(), 97 if problem == "convex" else 10**4)
 
 
+@pytest.mark.xdist_group("rounds")
 @pytest.mark.parametrize(("problem", "period"), KINDS)
 def test_rounds_grow_no_faster_than_the_theorems_say(small_study, problem, period):
     slopes = {(slope.outer_problem, slope.period): slope for slope in fit_slopes(small_study)}
