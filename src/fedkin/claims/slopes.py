@@ -41,7 +41,7 @@ def fit_slopes(rounds: pd.DataFrame) -> list[Slope]:
     """Fit log rounds = a + slope · log ε for each run, over the iterations that are marked `fitted`.
 
     They begin when the first transient is over and end before the flattest direction of F is solved: the
-    range follows from the federation's spectrum (`HardFederation.last_sublinear`), not from measurements.
+    range follows from the federation's spectrum (`HardFederation.last_sublinear`).
 
     Iterations follow each other, so their errors are not independent: ten points are taken evenly in
     log rounds, and the standard error is that of a jackknife over these.
