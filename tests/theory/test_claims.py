@@ -110,7 +110,7 @@ def test_learned_weights_are_the_best_ones():
     assert reached <= float(values.min()) + 1e-9
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def regimes():
     """A small map: n_valid from scarce to plenty, and n_train too, over more than two decades of G."""
     study = RegimeStudy(

@@ -218,7 +218,7 @@ def test_algorithm_2_solves_a_flat_direction_like_a_bessel_function():
     assert made.last_sublinear("non-convex") == math.floor(3 * 10**3.5)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def small_study():
     """Rounds and accuracies of all four kinds, on a hard federation with a dense spectrum.
 
