@@ -90,10 +90,14 @@ def fit(
             values of the paper's experiments.
         schedule: `theory` takes all step sizes and numbers of steps from the paper's theory, for `ridge`
             and `logistic`, with Algorithm 2 (or with 3: outer="proximal"); of the choices below, only
-            `period` (default 1) and `refresh_probability` (default 0.1) are left. It is slow: its
-            constants are those of the worst case (docs/theory.md).
+            `period` (default 1) and `refresh_probability` (default 0.1) are left. Algorithm 2 keeps its
+            promise only where the validation loss is a convex function of the weights, which nothing
+            checks (it is for ridge with the same second moments of X at every node, not in general);
+            where that is not known, give outer="proximal". It is slow: its constants are those of the
+            worst case (docs/theory.md).
         epsilon: With that schedule, how near to its minimum the validation loss (with its regulariser)
-            shall come in expectation; for Algorithm 3, how small the stationarity measure shall be.
+            shall come in expectation, if it is convex in the weights; for Algorithm 3, how small the
+            stationarity measure shall be.
         learning_rate: The step size γ of training.
         period: The number τ of local steps between synchronizations.
         rounds: Synchronizations of one training run within an outer step.

@@ -84,20 +84,20 @@ def test_limits():
 
 
 SITUATIONS = st.builds(
-    lambda valid, train, nodes, similar, cap, distance, covering, power: Situation(
+    lambda valid, train, others, similar, cap, distance, covering, power: Situation(
         valid=valid,
         train=train,
-        nodes=nodes,
-        similar=min(similar, nodes),
-        cap=1 / nodes + cap * (1 - 1 / nodes),
+        nodes=similar + others,
+        similar=similar,
+        cap=1 / similar + cap * (1 - 1 / similar),
         distance=distance,
         covering=covering,
         error_bound_power=power,
     ),
     st.floats(1, 1e6),
     st.floats(1, 1e6),
-    st.integers(2, 50),
-    st.integers(1, 50),
+    st.integers(1, 40),
+    st.integers(1, 10),
     st.floats(0, 1),
     st.floats(0, 10),
     st.floats(0.1, 100),
@@ -127,17 +127,54 @@ def test_more_data_never_hurt_and_distance_never_helps(situation):
         assert bound(situation.but(covering=situation.covering + 1)) >= here * (1 - 1e-12)
 
 
+@given(SITUATIONS, st.floats(1e-3, 1))
+@settings(deadline=None)
+def test_the_first_two_terms_of_theorem_2_merge_as_corollary_2_says(situation, share):
+    # Where ε ≤ b√J/(K − J): N_ε ≥ n/(2b²J), and both terms are at most √2 times Corollary 2's first. C_w is
+    # chosen such that ε is that limit, or a share of it: no situation is left out.
+    others = situation.nodes - situation.similar
+    limit = situation.cap * math.sqrt(situation.similar) / others
+    weight_constant = share * limit / bounds.weight_distance(situation) * (1 - 1e-12)
+    assert bounds.corollaries_apply(situation, weight_constant=weight_constant)
+    assert not bounds.corollaries_apply(situation, weight_constant=1.01 * weight_constant / share)
+    terms = bounds.theorem_2(situation, weight_constant=weight_constant)
+    first = bounds.corollary_2(situation.but(distance=0.0))
+    assert terms.sampling <= math.sqrt(2) * first * (1 + 1e-9)
+    assert terms.choice <= math.sqrt(2) * first * (1 + 1e-9)
+    # And they are no other terms: at a vanishing ε the first is Corollary 2's, and the second none.
+    perfect = bounds.theorem_2(situation, weight_constant=1e-30)
+    assert perfect.sampling == pytest.approx(first)
+    assert perfect.choice <= 1e-20 * first
+
+
+HUGE = 1e300
+
+
 @given(SITUATIONS)
 @settings(deadline=None)
-def test_the_first_two_terms_of_theorem_2_merge_as_corollary_2_says(situation):
-    # Where ε ≤ b√J/(K − J): N_ε ≥ n/(2b²J), and both terms are at most √2 times Corollary 2's first.
-    if not bounds.corollaries_apply(situation):
-        situation = situation.but(valid=1e30, train=1e60)
-    terms = bounds.theorem_2(situation)
-    first = bounds.corollary_2(situation.but(distance=0.0))
-    if bounds.corollaries_apply(situation):
-        assert terms.sampling <= math.sqrt(2) * first * (1 + 1e-9)
-        assert terms.choice <= math.sqrt(2) * first * (1 + 1e-9)
+def test_every_term_alone(situation):
+    """One quantity made huge leaves one term of a bound, whose power of everything else can be read off."""
+    r = situation.error_bound_power
+    log = math.log(1 / situation.failure)
+    nu, k, j, b = situation.covering, situation.nodes, situation.similar, situation.cap
+    validation = (nu + log) / situation.valid
+    training = k * b**2 * (nu + k + log) / situation.train
+    # A distance of 10³⁰⁰: what multiplies G.
+    far = situation.but(distance=HUGE)
+    error = validation ** (0.5 / r) + training ** (0.25 / r)
+    assert bounds.theorem_2(far).total / HUGE == pytest.approx(2 * error)
+    assert bounds.corollary_2(far) / HUGE == pytest.approx(error)
+    assert bounds.corollary_1(far) / HUGE == pytest.approx(
+        situation.valid ** (-0.5 / r) + situation.train ** (-0.25 / r)
+    )
+    assert bounds.equal_weights(far) / HUGE == pytest.approx(2 * math.sqrt(k - j) / k)
+    # A Lipschitz constant of 10³⁰⁰: the training term. No training error: the validation term.
+    steep = situation.but(lipschitz=HUGE)
+    assert bounds.theorem_1(steep) / HUGE == pytest.approx(training**0.25)
+    assert bounds.weight_distance(steep) / HUGE ** (1 / r) == pytest.approx(training ** (0.25 / r))
+    flat = situation.but(lipschitz=0.0)
+    assert bounds.theorem_1(flat) == pytest.approx(math.sqrt(validation))
+    assert bounds.weight_distance(flat) == pytest.approx(validation ** (0.5 / r))
 
 
 @given(SITUATIONS, st.floats(0.01, 0.99))
@@ -177,6 +214,36 @@ def test_equal_weights_have_the_better_bound_for_a_small_distance():
     assert bounds.border_with_equal_weights(situation.but(valid=10, train=100)) == math.inf
 
 
+@given(SITUATIONS)
+@settings(deadline=None)
+def test_equal_weights_never_have_the_larger_sampling_term(situation):
+    near = situation.but(distance=0.0)
+    assert bounds.equal_weights(near) <= 2 * bounds.corollary_2(near) * (1 + 1e-9)
+
+
+def test_a_cap_that_similar_nodes_cannot_fill_is_refused_where_it_matters():
+    """bJ < 1: W* is empty, and all that rests on Assumption 2' says nothing."""
+    narrow = BY_HAND.but(cap=0.25)
+    for bound in (
+        bounds.theorem_2,
+        bounds.weight_distance,
+        bounds.corollary_1,
+        bounds.corollary_2,
+        bounds.corollaries_apply,
+        bounds.border_with_local_training,
+        bounds.border_with_equal_weights,
+        lambda situation: bounds.effective_points(situation, 0.1),
+    ):
+        with pytest.raises(InputError, match="bJ"):
+            bound(narrow)
+        with pytest.raises(InputError, match="bJ"):  # one of several is enough
+            bound(BY_HAND.but(cap=np.array([0.25, 0.5])))
+    # The others do not ask for similar nodes. 1/J itself is allowed, whatever its last digit.
+    for bound in (bounds.theorem_1, bounds.local_training, bounds.equal_weights):
+        assert bound(narrow) > 0
+    assert bounds.corollary_2(BY_HAND.but(similar=3, cap=1 / 3)) > 0
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -188,6 +255,11 @@ def test_equal_weights_have_the_better_bound_for_a_small_distance():
         ({"failure": 1.0}, "δ"),
         ({"distance": -1.0}, "G"),
         ({"error_bound_power": 0.5}, "r"),
+        ({"cap": math.nan}, "1/K"),
+        ({"cap": 1.1}, "1/K"),
+        ({"covering": -1.0}, "ν_H"),
+        ({"lipschitz": math.nan}, "ℓ_0"),
+        ({"strong_convexity": 0.0}, "μ"),
     ],
 )
 def test_impossible_situations_are_refused(wrong, message):

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fedkin.claims import rates
-from fedkin.claims.cap import CapStudy, best_caps, measure_cap
+from fedkin.claims.cap import CapStudy, best_caps, cap_bounds, measure_cap
 from fedkin.claims.examples import (
     ExampleStudy,
     constant_at,
@@ -22,6 +21,7 @@ from fedkin.claims.examples import (
     outer_gap,
 )
 from fedkin.claims.linear_regression import (
+    PARAMETER_RADIUS,
     Federation,
     Moments,
     draw_moments,
@@ -30,130 +30,21 @@ from fedkin.claims.linear_regression import (
     learn_weights,
     validation_loss,
 )
-from fedkin.claims.quadratic_svrg import draw, local_svrg, quadratic_nodes
-from fedkin.claims.regimes import RegimeStudy, measure_regimes, measured_border
+from fedkin.claims.regimes import (
+    RegimeStudy,
+    cells_lost_to_equal,
+    measure_regimes,
+    measured_border,
+    predicted_border,
+)
 from fedkin.cli import app
-from fedkin.data.batches import stack_nodes
-from fedkin.models.linear import Ridge
-from fedkin.models.objective import Objective
-from fedkin.nodes import svrg
+from fedkin.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
 def quiet(what):
     """Progress that nobody watches."""
-
-
-def test_the_fast_local_svrg_is_the_nodes_local_svrg(monkeypatch):
-    """The same points and coins: the same average, to the last digits, over two rounds of three steps."""
-    rng = np.random.default_rng(0)
-    rows, labels = rng.normal(size=(2, 5, 3)), rng.normal(size=(2, 5))
-    weights = jnp.asarray([0.3, 0.7])
-    nodes = quadratic_nodes(jnp.asarray(rows), 0.4)
-    targets = jnp.asarray(np.einsum("kni,kn->ki", rows, labels) / 5)
-    key = jax.random.key(3)
-    settings = {"learning_rate": 0.05, "refresh_probability": 0.4, "averaging_rate": 0.02}
-    fast = local_svrg(nodes, targets[None], weights[None], key, **settings, period=3, rounds=2)[
-        0, 0
-    ]
-
-    model = Ridge(l2=0.4, intercept=False)
-    objective = Objective.create(model, jnp.asarray(rows[0]))
-    data = stack_nodes(list(rows), list(labels), 1, seed=0)
-    # Mini-batches of one point come in an order of their own.
-    order = [
-        [
-            int(
-                np.nonzero((rows[node] == np.asarray(data.of_node(node).batch(i).inputs)).all(1))[
-                    0
-                ][0]
-            )
-            for i in range(5)
-        ]
-        for node in range(2)
-    ]
-    point, states = jnp.zeros(3), [None, None]
-    for number in range(2):
-        draws = draw(jax.random.fold_in(key, number), nodes, 1, 3, 0.4)
-        moved = []
-        for node in range(2):
-            own = data.of_node(node)
-            functions = svrg.inner_problem(objective, own)
-            state = states[node] or svrg.svrg_start(functions, point)
-            drawn = jnp.asarray([order[node].index(int(i)) for i in draws.points[:, 0, node]])
-            coins = draws.coins[:, 0, node]
-            monkeypatch.setattr(
-                svrg, "draw_batches_and_coins", lambda *_, drawn=drawn, coins=coins: (drawn, coins)
-            )
-            done = svrg.svrg_round(functions, state, point, key, steps=3, **settings)
-            monkeypatch.undo()
-            states[node] = done.state
-            moved.append(done.point)
-        point = weights @ jnp.stack(moved)
-    expected = weights @ jnp.stack([state.average for state in states])
-    np.testing.assert_allclose(fast, expected, rtol=1e-12)
-
-
-def test_local_svrg_never_exceeds_its_bound():
-    """The proposition: mean over 40 runs plus two standard errors, at every point of every curve."""
-    study = rates.SvrgStudy(
-        periods=(1, 5), fractions=(1.0, 0.3), runs=40, steps=600, checkpoints=10
-    )
-    table = rates.measure_local_svrg(study, quiet)
-    assert len(table) == 40
-    assert rates.largest_share_of_bound(table) <= 1
-    # It converges at all: with τ = 1 and γ_0 by more than an order of magnitude here.
-    first = table.query("period == 1 and fraction == 1.0")["error"]
-    assert first.iloc[-1] < 0.1 * first.iloc[0]
-
-
-def test_the_hard_federation_is_what_it_says():
-    made = rates.hard_federation(4, 3.0)
-    rng = np.random.default_rng(0)
-    weights = jnp.asarray(rng.dirichlet(np.ones(4)))
-    loss = jax.grad(made.outer_loss)(weights)
-    # On the simplex only differences of slopes count: the formula ∇F_k = −∇L_kᵀh differs by a constant.
-    exact = made.outer_gradient(weights)
-    np.testing.assert_allclose(loss - loss.mean(), exact - exact.mean(), atol=1e-12)
-    # The minimum, zero, is taken at weights of ½ and 3/2 times the equal ones.
-    best = jnp.asarray([1.5, 0.5, 1.5, 0.5]) / 4
-    assert float(made.outer_loss(best)) == pytest.approx(0, abs=1e-15)
-    hessian = jax.hessian(made.outer_loss)(weights)
-    assert made.outer_smoothness == pytest.approx(float(jnp.linalg.eigvalsh(hessian)[-1]))
-
-
-def test_rounds_and_slopes_of_a_small_study():
-    study = rates.RoundsStudy(nodes=3, decades=2.0, iterations=(24, 24, 12, 12), runs=2)
-    table = rates.measure_rounds(study, quiet)
-    # The promise is kept, and the hypergradient is as exact as the schedule wants it.
-    assert (table["accuracy"] <= table["promised"]).all()
-    assert (table["gradient_error"] <= table["allowed_error"]).all()
-    for _, group in table.groupby(["outer_problem", "period"]):
-        assert group["rounds"].is_monotonic_increasing
-        assert group["accuracy"].iloc[-1] < 0.7 * group["accuracy"].iloc[0]
-    by_kind = {(s.outer_problem, s.period): s for s in rates.fit_slopes(table)}
-    # Algorithm 3's random iterate is as slow as the theory says, and not slower.
-    slope = by_kind["non-convex", 1]
-    assert slope.slope >= slope.promised_slope - 2 * slope.standard_error
-
-
-def test_slopes_of_an_exact_power_law():
-    iterations = np.arange(1, 60)
-    table = pd.DataFrame(
-        {
-            "outer_problem": "convex",
-            "period": 1,
-            "rounds": iterations * 10.0,
-            "accuracy": 3.0 * iterations**-2.0,
-            "promised": 7.0 * iterations**-1.0,
-        }
-    )
-    (slope,) = rates.fit_slopes(table)
-    assert slope.slope == pytest.approx(-0.5)
-    assert slope.promised_slope == pytest.approx(-1)
-    assert slope.standard_error == pytest.approx(0, abs=1e-9)
-    assert slope.no_worse
 
 
 def test_moments_have_the_distribution_of_data():
@@ -171,19 +62,31 @@ def test_moments_have_the_distribution_of_data():
         np.testing.assert_allclose(ours.std(axis=0), theirs.std(axis=0), rtol=0.1)
 
 
+def test_fewer_points_than_features_are_refused():
+    """Least squares has no one solution then, and what a solver returns would be noise, or NaN."""
+    truths = np.zeros((2, 3))
+    with pytest.raises(InputError, match="2 points do not determine 3 parameters"):
+        draw_moments(np.random.default_rng(0), truths, 1.0, 2, 5)
+    enough = draw_moments(np.random.default_rng(0), truths, 1.0, 3, 5)
+    assert (np.linalg.eigvalsh(enough.matrix) > 0).all()
+
+
 def test_excess_risks_against_closed_forms():
     """Least squares with normal inputs loses σ²d/2(n − d − 1) on average."""
     federation = Federation(similar=2, others=2, features=3, offset=0.0)
     sample = draw_sample(np.random.default_rng(0), federation, valid=30, train=50, runs=600)
-    risks = excess_risks(sample, 1.0)
-    for values, points in ((risks.local, 30), (risks.equal, 4 * 50)):
+    risks = excess_risks(sample, 1.0, federation.similar)
+    for values, points in ((risks.local, 30), (risks.equal, 4 * 50), (risks.similar, 2 * 50)):
         error = values.std() / math.sqrt(600)
         assert abs(values.mean() - 3 / (2 * (points - 4))) <= 4 * error
     # Far from the centre, equal weights have the bias of the mean of the truths, ½‖θ̄‖².
     away = Federation(similar=2, others=2, features=3, offset=50.0)
     sample = draw_sample(np.random.default_rng(0), away, valid=30, train=5000, runs=20)
     bias = 0.5 * np.sum(away.truths.mean(axis=0) ** 2)
-    assert excess_risks(sample, 1.0).equal.mean() == pytest.approx(bias, rel=0.05)
+    risks = excess_risks(sample, 1.0, away.similar)
+    assert risks.equal.mean() == pytest.approx(bias, rel=0.05)
+    # The models of the nodes themselves are the farthest that are met, at δ = 50.
+    assert risks.largest_parameter == pytest.approx(50, rel=0.01)
 
 
 def test_learned_weights_are_the_best_ones():
@@ -207,38 +110,118 @@ def test_learned_weights_are_the_best_ones():
     assert reached <= float(values.min()) + 1e-9
 
 
-def test_regimes_have_the_predicted_direction():
-    """Small G: Bi-level beats local training; large G and many own points: it does not; never for free."""
+@pytest.fixture(scope="session")
+def regimes():
+    """A small map: n_valid from scarce to plenty, and n_train too, over more than two decades of G."""
     study = RegimeStudy(
-        offsets=(0.05, 0.8, 3.2), valid=(20, 2000), train=(50, 500), fixed_train=50, runs=40
+        offsets=(0.02, 0.1, 0.4, 0.8, 1.6, 3.2),
+        valid=(20, 500, 2000),
+        train=(20, 100, 1000),
+        fixed_train=100,
+        fixed_valid=500,
+        runs=60,
     )
-    cells = measure_regimes(study, quiet)
-    small = cells[cells["offset"] == 0.05]
-    scarce = small[small["valid"] <= 100]
-    assert (scarce["gain_over_local"] > 2 * scarce["gain_over_local_standard_error"]).all()
-    corner = cells.query("axis == 'valid' and offset == 3.2 and valid == 2000").iloc[0]
-    assert corner["winner"] == "local"
-    assert corner["certain"]
-    # Equal weights: beaten beyond doubt where nodes are far away, and better where they are near.
-    far = cells[cells["offset"] == 3.2]
-    assert (far["gain_over_equal"] > 2 * far["gain_over_equal_standard_error"]).all()
-    near = small[small["valid"] == 20].iloc[0]
-    assert near["gain_over_equal"] < -2 * near["gain_over_equal_standard_error"]
-    borders = {each.size: each for each in measured_border(cells, "valid", "local")}
-    assert borders[20].always == "bilevel"
-    assert borders[2000].distance is None or borders[2000].distance < 10
+    return study, measure_regimes(study, quiet)
+
+
+def below(cells, axis, rival):
+    """Return for every size the G below which Bi-level is ahead of a rival; ∞: at any G, 0: at none."""
+    return [
+        border.distance or (0.0 if border.always == rival else math.inf)
+        for border in measured_border(cells, axis, rival)
+    ]
+
+
+def above(cells, axis, rival, way="bilevel"):
+    """Return for every size the G above which one way is ahead of a rival; ∞: at none, 0: at any G."""
+    return [
+        border.distance or (math.inf if border.always == rival else 0.0)
+        for border in measured_border(cells, axis, rival, way)
+    ]
+
+
+def beyond_doubt(cells, gain, sign=1):
+    return (sign * cells[gain] > 2 * cells[f"{gain}_standard_error"]).all()
+
+
+@pytest.mark.xdist_group("regimes")
+def test_the_border_with_local_training_moves_as_predicted(regimes):
+    """Bi-level is ahead below it; it falls with n_valid and rises with n_train, as Corollary 1's does."""
+    study, cells = regimes
+    with_valid, with_train = below(cells, "valid", "local"), below(cells, "train", "local")
+    assert with_valid[0] > with_valid[1] > with_valid[2]
+    assert with_train[0] < with_train[1] < with_train[2]
+    # Scarce own data and plenty of others': Bi-level at every G. A border in between is a border.
+    assert with_valid[0] == with_train[-1] == math.inf
+    assert 0 < with_valid[1] < math.inf
+    predicted = predicted_border(study, "valid", np.array([10.0, 30.0, 90.0, 500.0]))
+    assert (np.diff(predicted) < 0).all()
+    predicted = predicted_border(study, "train", np.array([500.0, 600.0, 1000.0, 5000.0]))
+    assert (np.diff(predicted) > 0).all()
+    # Below and above the border, beyond doubt.
+    assert beyond_doubt(cells.query("offset == 0.02 and valid <= train"), "gain_over_local")
+    own = cells.query("offset == 3.2 and valid >= 10 * train")
+    assert len(own) == 2
+    assert beyond_doubt(own, "gain_over_local", sign=-1)
+
+
+@pytest.mark.xdist_group("regimes")
+def test_the_border_with_equal_weights(regimes):
+    """Bi-level is ahead above it, and it falls with n_valid; below it, choosing nodes costs too much data.
+
+    Equal weights on the similar nodes alone, the best of W*, lose to equal weights on all where the bias of
+    these, ½‖θ̄‖², is less than what the fewer points cost in variance: that border has a closed form.
+    """
+    study, cells = regimes
+    assert beyond_doubt(cells[cells["offset"] == 3.2], "gain_over_equal")
+    scarce = cells.query("offset == 0.02 and valid == 20")
+    assert beyond_doubt(scarce, "gain_over_equal", sign=-1)
+    first, second, third = above(cells, "valid", "equal")
+    assert math.inf > first > second >= third
+    assert beyond_doubt(cells[cells["offset"] == 0.02], "gain_of_similar_over_equal", sign=-1)
+    assert 0 < cells_lost_to_equal(cells, "bilevel") < len(cells) / 2
+    federation = study.federation
+    bias = np.sum((federation.truths.mean(axis=0) / federation.offset) ** 2)
+    grid = cells.drop_duplicates("offset").sort_values("offset")
+    for train, border in zip(
+        study.train, above(cells, "train", "equal", way="similar"), strict=True
+    ):
+        fewer, all_nodes = (
+            federation.features / (count * train - federation.features - 1)
+            for count in (federation.similar, federation.nodes)
+        )
+        offset = math.sqrt((fewer - all_nodes) / bias)
+        expected = np.interp(math.log(offset), np.log(grid["offset"]), np.log(grid["distance"]))
+        assert math.log(border) == pytest.approx(expected, abs=math.log(1.5))
+
+
+@pytest.mark.xdist_group("regimes")
+def test_all_parameters_that_are_met_lie_in_the_ball_of_g(regimes):
+    """G is a maximum over a ball: it must hold the farthest nodes' models, also those with few points."""
+    _, cells = regimes
+    assert cells["largest_parameter"].max() <= PARAMETER_RADIUS
+    assert cells["largest_parameter"].max() >= 3.2
 
 
 def test_the_best_cap_is_not_below_one_over_similar():
-    study = CapStudy(nodes=8, similar=(2, 4), caps=4, runs=60)
+    study = CapStudy(nodes=8, similar=(2, 3, 4), caps=4, runs=60)
     cells = measure_cap(study, quiet)
     for best in best_caps(cells):
-        assert best.cap >= 1 / best.similar - 1e-3
+        assert best.cap >= 1 / best.similar
         assert best.excess_risk < 0.5 * best.at_smallest_cap
     below = cells[cells["cap"] * cells["similar"] < 0.99]
     # A cap of less than 1/J leaves at least 1 − Jb to others, whatever is learned.
     forced = 1 - below["cap"] * below["similar"]
     assert (below["weight_on_others"] >= forced - 1e-6).all()
+    # Corollary 2 says something of bJ ≥ 1 only, and its first term grows in proportion to b there.
+    bounds = cap_bounds(study, cells)
+    assert not cells.isna().any(axis=None)
+    assert not bounds.isna().any(axis=None)
+    assert len(bounds) == len(cells) - len(below)
+    for similar, own in bounds.groupby("similar"):
+        assert own["cap"].min() == 1 / similar
+        ratio = own["sampling_term"] / own["cap"]
+        np.testing.assert_allclose(ratio, ratio.iloc[0])
 
 
 def test_mean_estimation_tends_to_half_and_half():
@@ -283,8 +266,6 @@ def test_the_command_writes_figure_and_table(tmp_path):
 
 
 def test_an_output_that_is_a_file_is_refused_before_any_work(tmp_path):
-    from fedkin.errors import InputError
-
     wrong = tmp_path / "file"
     wrong.write_text("")
     done = CliRunner().invoke(app, ["theory", "rates", "--out", str(wrong)])

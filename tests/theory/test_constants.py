@@ -41,6 +41,14 @@ def hessian(objective, theta, points):
     return jax.hessian(objective.batch_loss)(theta, points)
 
 
+@partial(jax.jit, static_argnums=0)
+def point_hessians(objective, theta, points):
+    def of_one(inputs, label):
+        return jax.hessian(objective.batch_loss)(theta, Batch(inputs[None], label[None], None))
+
+    return jax.vmap(of_one)(points.inputs, points.labels)
+
+
 def minimiser(objective, weights, batches):
     """Newton's method: an independent solver."""
     theta = jnp.zeros(objective.size)
@@ -89,10 +97,14 @@ def test_the_constants_are_bounds(kind, seed, l2, intercept):
             assert np.linalg.eigvalsh(hessian(objective, theta, each))[0] >= (
                 found.strong_convexity - 1e-4 * found.smoothness
             )
-        for inputs, labels in nodes:
-            point = Batch(jnp.asarray(inputs[:1]), jnp.asarray(labels[:1]), None)
-            largest = np.linalg.eigvalsh(hessian(objective, theta, point))[-1]
-            assert largest <= found.smoothness * ROUNDING
+        # ℓ_1: every single point that a step may draw, and the centre's whole loss.
+        steepest = [
+            np.linalg.eigvalsh(each)[-1]
+            for points in own
+            for each in point_hessians(objective, theta, points)
+        ] + [np.linalg.eigvalsh(hessian(objective, theta, everybody[-1]))[-1]]
+        assert len(steepest) == 3 * 7 + 1
+        assert max(steepest) <= found.smoothness * ROUNDING
     for _ in range(3):
         weights = rng.dirichlet(np.ones(len(own)))
         theta = minimiser(objective, weights, own)
@@ -181,20 +193,62 @@ def test_power_iteration_and_lanczos_against_eigenvalues(seed, size):
     assert found == pytest.approx(top, rel=1e-2)
 
 
-def test_estimates_are_marked_and_lie_within_the_bounds():
-    nodes, validation = regression_nodes([15, 12], features=2)
-    model = Ridge(l2=0.3)
+def mini_batches(points, size):
+    return [
+        batch((points[0][begin : begin + size], points[1][begin : begin + size]))
+        for begin in range(0, len(points[0]), size)
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 3, 12])
+def test_estimates_of_ridge_are_the_exact_eigenvalues(size):
+    """ℓ_1 is that of the steepest mini-batch, μ that of the flattest node: for ridge both are eigenvalues."""
+    nodes, validation = regression_nodes([12, 12], features=2)
+    l2 = 0.3
+    model = Ridge(l2=l2, intercept=False)
     objective = Objective.create(model, jnp.asarray(nodes[0][0]))
-    own = [batch(points) for points in nodes]
-    theta = minimiser(objective, [0.5, 0.5], own)
-    found = estimate_constants(objective, own, batch(validation), theta, jax.random.key(0))
-    bounds = constants_of_data(model, nodes, validation)
+    theta = minimiser(objective, [0.5, 0.5], [batch(points) for points in nodes])
+    found = estimate_constants(
+        objective,
+        [mini_batches(points, size) for points in nodes],
+        batch(validation),
+        theta,
+        jax.random.key(0),
+    )
+
+    def eigenvalues(rows):
+        return np.linalg.eigvalsh(rows.T @ rows / len(rows) + l2 * np.eye(2))
+
+    steepest = [
+        eigenvalues(rows[begin : begin + size])[-1]
+        for rows, _ in nodes
+        for begin in range(0, 12, size)
+    ]
+    expected = max(*steepest, eigenvalues(validation[0])[-1])
+    assert found.smoothness == pytest.approx(expected, rel=1e-2)
+    assert found.smoothness <= expected * ROUNDING
+    flattest = min(eigenvalues(rows)[0] for rows, _ in nodes)
+    assert found.strong_convexity == pytest.approx(flattest, rel=1e-2)
+    assert found.hessian_lipschitz <= 1e-3
     assert found.estimated
+    bounds = constants_of_data(model, nodes, validation)
     assert not bounds.estimated
     assert found.smoothness <= bounds.smoothness * ROUNDING
-    assert found.strong_convexity >= bounds.strong_convexity / ROUNDING
-    assert found.strong_convexity == pytest.approx(bounds.strong_convexity, rel=1e-2)
-    assert found.hessian_lipschitz <= 1e-3
+    assert found.lipschitz <= bounds.lipschitz * ROUNDING
+    if size == 1:
+        assert found.smoothness == pytest.approx(bounds.smoothness, rel=1e-2)
+    if size == 12:  # The whole node curves less than its steepest point.
+        assert found.smoothness < 0.8 * bounds.smoothness
+
+
+def test_estimates_need_mini_batches_of_one_size():
+    nodes, validation = regression_nodes([5, 5], features=2)
+    objective = Objective.create(Ridge(l2=0.3), jnp.asarray(nodes[0][0]))
+    for wrong in ([[]], [mini_batches(nodes[0], 2)]):
+        with pytest.raises(InputError, match="same size"):
+            estimate_constants(
+                objective, wrong, batch(validation), jnp.zeros(objective.size), jax.random.key(0)
+            )
 
 
 def test_estimates_refuse_a_loss_that_is_not_convex():
@@ -204,4 +258,4 @@ def test_estimates_refuse_a_loss_that_is_not_convex():
     objective = Objective.create(model, jnp.asarray(points[0]))
     theta = objective.init(jax.random.key(1))
     with pytest.raises(InputError, match="strongly convex"):
-        estimate_constants(objective, [batch(points)], batch(points), theta, jax.random.key(0))
+        estimate_constants(objective, [[batch(points)]], batch(points), theta, jax.random.key(0))

@@ -16,7 +16,6 @@ from fedkin.theory.schedules import (
     largest_learning_rate,
     local_svrg_bound,
     outer_smoothness,
-    outer_smoothness_as_printed,
 )
 
 BY_HAND = Constants(
@@ -27,11 +26,12 @@ BY_HAND = Constants(
 def test_outer_smoothness_by_hand():
     # 2·3·4/2 + 5·9/4 = 23.25; K = 9: 9·23.25·3/2 + 9·4·9/4 = 313.875 + 81.
     assert outer_smoothness(BY_HAND, 9) == pytest.approx(394.875)
-    assert outer_smoothness_as_printed(BY_HAND, 9) == pytest.approx(3 * 23.25 * 1.5 + 81)
 
 
 def test_the_printed_outer_smoothness_is_too_small():
-    """K = 36 nodes ½(θ ∓ 1)², a centre ½(θ + 1)², weights near equal ones: a counterexample.
+    """`eq:LF` has √K in its first term: a counterexample.
+
+    K = 36 nodes ½(θ ∓ 1)², a centre ½(θ + 1)², weights near equal ones.
 
     θ(w) = Σ±w_k stays near 0, so ℓ_0 is hardly more than 1, ℓ_1 = μ = 1 and ℓ_2 = 0. The paper's
     constant is then (2√K + K) ℓ_0² = 48, but ∇F changes √2·K = 50.9 times as fast as w along ±1.
@@ -50,7 +50,8 @@ def test_the_printed_outer_smoothness_is_too_small():
     change = np.linalg.norm(gradient(moved) - gradient(equal)) / np.linalg.norm(moved - equal)
     l0 = 1 + reach  # |θ − (±1)| and |θ + 1| on all of these weights
     constants = Constants(l0, 1.0, 0.0, 1.0, reach)
-    assert change > outer_smoothness_as_printed(constants, nodes)
+    printed = math.sqrt(nodes) * 2 * l0 * l0 + nodes * l0**2  # eq:LF with ℓ_1 = μ = 1, ℓ_2 = 0
+    assert change > printed
     assert change <= outer_smoothness(constants, nodes)
 
 
@@ -166,8 +167,8 @@ def test_the_schedule_reaches_the_error_that_it_allows(
         assert spared * math.exp(-gamma * mu * steps) == pytest.approx(allowed)
 
 
-def schedule(problem="convex", period=1, **changes):
-    return Schedule(BY_HAND, 9, 0.5, problem, period, **changes)
+def schedule(problem="convex", period=1, nodes=9, cap=0.5, **changes):
+    return Schedule(BY_HAND, nodes, cap, problem, period, **changes)
 
 
 def test_the_error_needed_shrinks_and_the_work_grows():
@@ -233,8 +234,25 @@ def test_iterations_are_the_fewest_that_suffice():
     for wrong in (0.0, -1.0, math.nan):
         with pytest.raises(InputError, match="epsilon"):
             made.iterations(wrong)
-    with pytest.raises(InputError, match="error_scale"):
-        schedule(error_scale=0.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"error_scale": 0.0}, "error_scale must be a positive number, not 0.0"),
+        ({"problem": "concave"}, "outer_problem must be 'convex' or 'non-convex', not 'concave'"),
+        ({"cap": 0.1}, "with 9 nodes it must be between 1/9"),
+        ({"cap": 1.5}, "with 9 nodes it must be between 1/9"),
+        ({"nodes": 0}, "nodes must be a whole number from 1 on"),
+        ({"known_outer_smoothness": 0.0}, "known_outer_smoothness must be a positive number"),
+        ({"known_outer_smoothness": math.nan}, "known_outer_smoothness must be a positive number"),
+        ({"period": 0}, "period"),
+        ({"refresh_probability": 0.0}, "refresh_probability"),
+    ],
+)
+def test_impossible_schedules_are_refused(wrong, message):
+    with pytest.raises(InputError, match=message):
+        schedule(**wrong)
 
 
 @given(seed=st.integers(0, 10**6), nodes=st.sampled_from([2, 3, 7]), share=st.floats(0, 1))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pandas as pd
 
+from fedkin.claims.defaults import CAP_RUNS
 from fedkin.claims.linear_regression import Federation, draw_sample, excess_risks
 from fedkin.claims.tables import numbers, select, values
 from fedkin.theory.bounds import Situation, corollary_2
@@ -36,16 +37,17 @@ class CapStudy:
     features: int = 6
     valid: int = 100
     train: int = 50
-    runs: int = 60
+    runs: int = CAP_RUNS
     seed: int = 0
 
 
 def measure_cap(study: CapStudy, progress: Callable[[str], None]) -> pd.DataFrame:
-    """Return one row a J and b: the mean excess risk, the weight on dissimilar nodes, the bound."""
+    """Return one row a J and b: the mean excess risk and the weight on dissimilar nodes."""
     rows = []
-    even = np.geomspace(1 / study.nodes, 1, study.caps)
+    even = np.geomspace(1 / study.nodes, 1, study.caps).tolist()
+    corners = [1 / similar for similar in study.similar]
     every = sorted(
-        {*(round(float(cap), 6) for cap in even), *(round(1 / j, 6) for j in study.similar)}
+        [*corners, *(cap for cap in even if min(np.abs(np.subtract(corners, cap))) > 1e-6)]
     )
     with jax.enable_x64(True):
         for number, similar in enumerate(study.similar):
@@ -58,18 +60,8 @@ def measure_cap(study: CapStudy, progress: Callable[[str], None]) -> pd.DataFram
                 rng, federation, valid=study.valid, train=study.train, runs=study.runs
             )
             for cap in every:
-                cap = min(max(cap, 1 / study.nodes), 1.0)
                 progress(f"J = {similar}, b = {cap:.3f}: {study.runs} federations")
-                risks = excess_risks(sample, cap)
-                situation = Situation(
-                    valid=study.valid,
-                    train=study.train,
-                    nodes=study.nodes,
-                    similar=similar,
-                    cap=cap,
-                    distance=federation.distance,
-                    covering=study.features,
-                )
+                risks = excess_risks(sample, cap, similar)
                 rows.append(
                     {
                         "similar": similar,
@@ -79,11 +71,37 @@ def measure_cap(study: CapStudy, progress: Callable[[str], None]) -> pd.DataFram
                         "weight_on_others": float(risks.weights[:, similar:].sum(axis=1).mean()),
                         "effective_nodes": float((1 / (risks.weights**2).sum(axis=1)).mean()),
                         "local": float(risks.local.mean()),
-                        "corollary_2": float(corollary_2(situation)),
-                        "sampling_term": float(corollary_2(situation.but(distance=0.0))),
+                        "distance": federation.distance,
                         "runs": study.runs,
                     }
                 )
+    return pd.DataFrame(rows)
+
+
+def cap_bounds(study: CapStudy, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return Corollary 2 and its first term for the cells of which it says something: bJ ≥ 1."""
+    rows = []
+    for cell in cells.to_dict("records"):
+        similar, cap = int(cell["similar"]), float(cell["cap"])
+        if cap < 1 / similar:
+            continue
+        situation = Situation(
+            valid=study.valid,
+            train=study.train,
+            nodes=study.nodes,
+            similar=similar,
+            cap=cap,
+            distance=float(cell["distance"]),
+            covering=study.features,
+        )
+        rows.append(
+            {
+                "similar": similar,
+                "cap": cap,
+                "corollary_2": float(corollary_2(situation)),
+                "sampling_term": float(corollary_2(situation.but(distance=0.0))),
+            }
+        )
     return pd.DataFrame(rows)
 
 

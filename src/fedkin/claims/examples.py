@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+from fedkin.claims.defaults import EXAMPLE_RUNS
 from fedkin.claims.linear_regression import Federation
 from fedkin.claims.tables import numbers, select
 from fedkin.numerics.simplex import project_capped_simplex
@@ -41,7 +42,7 @@ class ExampleStudy:
     offsets: tuple[float, ...] = (0.5, 1.0, 2.0)
     valid: tuple[int, ...] = (10, 30, 100, 300, 1000, 3000)
     ratio: int = 10
-    runs: int = 2000
+    runs: int = EXAMPLE_RUNS
     federation: Federation = REGRESSION
     weights: int = 1500
     scales: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)

@@ -12,9 +12,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from fedkin.claims.rates import Slope
-from fedkin.claims.regimes import RegimeStudy, measured_border, predicted_borders
+from fedkin.claims.regimes import RegimeStudy, measured_border, predicted_border
+from fedkin.claims.slopes import Slope
 from fedkin.claims.tables import numbers, select, values
 from fedkin.errors import InputError
 from fedkin.report.figures import STYLE
@@ -117,9 +118,10 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
     for slope, colour, marker in zip(own, COLOURS, "os", strict=False):
         period = slope.period
         curve = select(rounds, outer_problem=problem, period=period)
+        verdict = "no worse" if slope.no_worse else "worse"
         label = (
             f"τ = {period}: slope {slope.slope:.2f} ± {2 * slope.standard_error:.2f}\n"
-            f"theory {_power(slope.predicted)}, with logarithms {slope.promised_slope:.2f}"
+            f"{verdict} than {_power(slope.predicted)} with logarithms: {slope.promised_slope:.2f}"
         ).replace("-", "−")
         axes.plot(
             curve["accuracy"],
@@ -131,7 +133,9 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
             markevery=0.06,
             label=label,
         )
-        _guide(axes, curve, slope, colour)
+        fitted = select(curve, fitted=True)
+        axes.plot(fitted["accuracy"], fitted["rounds"], color=colour, linewidth=2.6, alpha=0.6)
+        _guide(axes, fitted, slope, colour)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.invert_xaxis()
@@ -141,15 +145,27 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
     )
     axes.set_ylabel("synchronizations")
     axes.set_title("Algorithm 2, convex F" if convex else "Algorithm 3, random iterate", loc="left")
-    axes.legend(loc="upper left", fontsize=8, handlelength=1.6, labelspacing=0.8)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if not convex:  # about one decade: powers of ten are too few
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.legend(
+        loc="upper left",
+        fontsize=8,
+        handlelength=1.6,
+        labelspacing=0.8,
+        title="thick: range of the fit; dashed: the theory's power",
+        title_fontsize=8,
+        alignment="left",
+    )
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * (high / low) ** 0.35)
 
 
 def _guide(axes: Any, curve: pd.DataFrame, slope: Slope, colour: str) -> None:
-    """Draw a line of the predicted slope through the last point, shifted to lie beside the curve."""
+    """Draw a line of the predicted slope over the range of the fit, shifted to lie beside the curve."""
     end = curve.iloc[-1]
-    reach = np.array([curve["accuracy"].iloc[min(3, len(curve) - 1)], end["accuracy"]])
+    reach = np.array([curve["accuracy"].iloc[0], end["accuracy"]])
     line = 0.45 * end["rounds"] * (reach / end["accuracy"]) ** slope.predicted
     axes.plot(reach, line, color=colour, dashes=(4, 2), linewidth=0.9, alpha=0.8)
 
@@ -200,6 +216,14 @@ def _cut_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame) -> None:
             linewidth=1.5,
             label=title,
         )
+    axes.plot(
+        curve["distance"],
+        curve["similar"],
+        color=GREY,
+        dashes=(2, 2),
+        linewidth=1.2,
+        label="similar nodes alone, if they were known",
+    )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("distance G of the dissimilar nodes")
@@ -232,7 +256,7 @@ def _map_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame, axis: str) ->
                 markersize=4,
             )
     fine = np.geomspace(sizes[0], sizes[-1], 300)
-    predicted = numbers(predicted_borders(study, axis, fine), "local")
+    predicted = predicted_border(study, axis, fine)
     predicted = np.where(predicted > 0, predicted, np.nan)
     for colour, width in (("white", 3.2), ("black", 1.5)):
         axes.plot(fine, predicted, color=colour, linewidth=width, dashes=(4, 2))
@@ -258,7 +282,7 @@ def _edges(centres: np.ndarray) -> np.ndarray:
 # --- cap ---------------------------------------------------------------------------------------------
 
 
-def draw_cap(cells: pd.DataFrame, nodes: int) -> Figure:
+def draw_cap(cells: pd.DataFrame, bounds: pd.DataFrame, nodes: int) -> Figure:
     """Draw the excess risk, and the weight on dissimilar nodes, against the cap."""
     groups = [
         (round(similar), select(cells, similar=similar)) for similar in values(cells, "similar")
@@ -276,11 +300,11 @@ def draw_cap(cells: pd.DataFrame, nodes: int) -> Figure:
                 label=f"J = {similar} of K = {nodes}",
                 **common,
             )
-            scale = curve["excess_risk"].iloc[-1] / curve["sampling_term"].iloc[-1]
-            useful = pd.DataFrame(curve[numbers(curve, "cap") * similar >= 1 - 1e-6])
+            bound = select(bounds, similar=similar)
+            scale = curve["excess_risk"].iloc[-1] / bound["sampling_term"].iloc[-1]
             axes[0].plot(
-                useful["cap"],
-                scale * useful["sampling_term"],
+                bound["cap"],
+                scale * bound["sampling_term"],
                 color=colour,
                 dashes=(2, 2),
                 linewidth=1,

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.errors import InputError
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.theory.distance import population_quadratic, statistical_distance
 from fedkin.types import Array
@@ -24,9 +25,9 @@ from fedkin.types import Array
 ITERATIONS = 400
 """Projected gradient steps for the weights: more change no digit that the figures show."""
 
-PARAMETER_RADIUS = 1.0
-"""Θ, over which G is a maximum, is the ball of this radius around θ_0."""
-
+PARAMETER_RADIUS = 8.0
+"""Θ, over which G is a maximum, is the ball of this radius around θ_0. All parameters that the studies meet
+lie in it, those of the farthest nodes with the fewest points, too (`ExcessRisks.largest_parameter`)."""
 
 CONE = math.pi / 4
 """The angle between the other nodes' θ_k and the axis of their cone."""
@@ -96,8 +97,12 @@ class ExcessRisks(NamedTuple):
     bilevel: np.ndarray
     local: np.ndarray
     equal: np.ndarray
+    similar: np.ndarray
+    """Equal weights on the J similar nodes alone: the best of W*, which Bi-level has to find."""
     weights: np.ndarray
     """The weights that Bi-level has learned: (federations, nodes)."""
+    largest_parameter: float
+    """The largest norm of a model that one of these ways returns or that a node would fit alone."""
 
 
 def draw_moments(
@@ -107,14 +112,20 @@ def draw_moments(
 
     XᵀX is Wishart (Bartlett's decomposition), and given X the vector Xᵀ(y − Xθ) is normal with
     covariance noise²·XᵀX.
+
+    Raises:
+        InputError: If there are fewer points than features: least squares has no one solution then.
     """
     count, features = truths.shape
+    if points < features:
+        raise InputError(
+            f"{points} points do not determine {features} parameters: give every data set at least as "
+            "many points as features"
+        )
     shape = (runs, count)
     factor = np.tril(rng.normal(size=(*shape, features, features)), -1)
     for place in range(features):
-        # Rows of X beyond the number of points do not exist: fewer points than features are singular.
-        freedom = max(points - place, 0)
-        factor[..., place, place] = np.sqrt(rng.chisquare(freedom, shape)) if freedom else 0.0
+        factor[..., place, place] = np.sqrt(rng.chisquare(points - place, shape))
     matrix = factor @ np.swapaxes(factor, -1, -2) / points
     scatter = np.einsum("rkij,rkj->rki", factor, rng.normal(size=(*shape, features))) / points
     vector = np.einsum("rkij,kj->rki", matrix, truths) + noise * scatter
@@ -133,23 +144,31 @@ def draw_sample(
     )
 
 
-def excess_risks(sample: Sample, cap: float) -> ExcessRisks:
-    """Solve all three ways of learning, and return the excess risks ½‖θ − θ_0‖² with θ_0 = 0."""
-    bilevel, local, equal, weights = (np.asarray(each) for each in _solve_all(sample, cap))
-    return ExcessRisks(bilevel, local, equal, weights)
+def excess_risks(sample: Sample, cap: float, similar: int) -> ExcessRisks:
+    """Solve all ways of learning, and return the excess risks ½‖θ − θ_0‖² with θ_0 = 0.
+
+    Args:
+        sample: The data.
+        cap: b.
+        similar: J; the similar nodes come first.
+    """
+    *ways, weights, largest = _solve_all(sample, cap, similar)
+    bilevel, local, equal, ideal = (np.asarray(risks) for risks in ways)
+    return ExcessRisks(bilevel, local, equal, ideal, np.asarray(weights), float(jnp.max(largest)))
 
 
 @jax.jit
-def _solve_all(sample: Sample, cap: Array | float) -> tuple[Array, Array, Array, Array]:
-    def risk(theta: Array) -> Array:
-        return 0.5 * jnp.sum(theta**2)
-
-    def one(nodes: Moments, centre: Moments) -> tuple[Array, Array, Array, Array]:
+def _solve_all(sample: Sample, cap: Array | float, similar: Array | int) -> tuple[Array, ...]:
+    def one(nodes: Moments, centre: Moments) -> tuple[Array, ...]:
         count = len(nodes.vector)
         weights = learn_weights(nodes, centre, cap)
         even = jnp.full(count, 1 / count)
+        ideal = jnp.where(jnp.arange(count) < similar, 1 / similar, 0.0)
         local = jnp.linalg.solve(centre.matrix, centre.vector)
-        return risk(model(nodes, weights)), risk(local), risk(model(nodes, even)), weights
+        found = jnp.stack([model(nodes, weights), local, model(nodes, even), model(nodes, ideal)])
+        alone = jnp.linalg.solve(nodes.matrix, nodes.vector[..., None])[..., 0]
+        largest = jnp.max(jnp.linalg.norm(jnp.concatenate([found, alone]), axis=1))
+        return (*(0.5 * jnp.sum(found**2, axis=1)), weights, largest)
 
     return jax.vmap(one)(*sample)
 

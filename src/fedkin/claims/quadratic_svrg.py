@@ -15,6 +15,9 @@ from jax import lax
 
 from fedkin.types import Array, Key
 
+RANDOM_BITS = "rbg"
+"""The generator of random numbers: on CPUs about twice as fast as the usual one in loops of tiny steps."""
+
 
 class QuadraticNodes(NamedTuple):
     """Nodes of equal size under ridge regression without intercept."""

@@ -12,16 +12,20 @@ import jax
 import numpy as np
 import pandas as pd
 
+from fedkin.claims.defaults import REGIME_RUNS
 from fedkin.claims.linear_regression import Federation, draw_sample, excess_risks
 from fedkin.claims.tables import numbers, select, values
 from fedkin.theory.bounds import (
+    Real,
     Situation,
-    border_with_equal_weights,
     border_with_local_training,
+    corollaries_apply,
 )
 
 RIVALS = ("local", "equal")
 METHODS = ("bilevel", *RIVALS)
+IDEAL = "similar"
+"""Equal weights on the similar nodes alone: no method, since nobody knows them, but the best of W*."""
 AXES = ("valid", "train")
 
 REGRESSION = Federation(similar=3, others=5, features=4)
@@ -44,13 +48,13 @@ class RegimeStudy:
     """
 
     federation: Federation = REGRESSION
-    offsets: tuple[float, ...] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+    offsets: tuple[float, ...] = (0.004, 0.008, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
     valid: tuple[int, ...] = (10, 20, 50, 100, 200, 500, 1000, 2000)
     train: tuple[int, ...] = (10, 20, 50, 100, 200, 500, 1000, 2000)
     fixed_train: int = 100
     fixed_valid: int = 100
     cap: float = 1.0
-    runs: int = 40
+    runs: int = REGIME_RUNS
     seed: int = 0
 
     def cells(self) -> Iterator[tuple[str, float, int, int]]:
@@ -60,6 +64,17 @@ class RegimeStudy:
                 yield "valid", offset, valid, self.fixed_train
             for train in self.train:
                 yield "train", offset, self.fixed_valid, train
+
+    def situation(self, valid: Real, train: Real) -> Situation:
+        """Return what the bounds need to know, all but G."""
+        return Situation(
+            valid=valid,
+            train=train,
+            nodes=self.federation.nodes,
+            similar=self.federation.similar,
+            cap=self.cap,
+            covering=self.federation.features,
+        )
 
 
 def measure_regimes(study: RegimeStudy, progress: Callable[[str], None]) -> pd.DataFrame:
@@ -72,7 +87,7 @@ def measure_regimes(study: RegimeStudy, progress: Callable[[str], None]) -> pd.D
             federation = replace(study.federation, offset=offset)
             rng = np.random.default_rng([study.seed, number])
             sample = draw_sample(rng, federation, valid=valid, train=train, runs=study.runs)
-            risks = excess_risks(sample, study.cap)._asdict()
+            risks = excess_risks(sample, study.cap, federation.similar)
             rows.append(
                 {
                     "axis": axis,
@@ -81,8 +96,10 @@ def measure_regimes(study: RegimeStudy, progress: Callable[[str], None]) -> pd.D
                     "valid": valid,
                     "train": train,
                     "runs": study.runs,
+                    "largest_parameter": risks.largest_parameter,
+                    "corollaries_apply": bool(corollaries_apply(study.situation(valid, train))),
                 }
-                | _summary({name: risks[name] for name in METHODS})
+                | _summary({name: getattr(risks, name) for name in (*METHODS, IDEAL)})
             )
     return pd.DataFrame(rows)
 
@@ -101,7 +118,10 @@ def _summary(risks: dict[str, np.ndarray]) -> dict[str, float | str | bool]:
         difference = risks[name] - risks["bilevel"]
         found[f"gain_over_{name}"] = float(difference.mean())
         found[f"gain_over_{name}_standard_error"] = float(difference.std(ddof=1)) / runs
-    first, second = sorted(risks, key=lambda name: float(risks[name].mean()))[:2]
+    difference = risks["equal"] - risks[IDEAL]
+    found[f"gain_of_{IDEAL}_over_equal"] = float(difference.mean())
+    found[f"gain_of_{IDEAL}_over_equal_standard_error"] = float(difference.std(ddof=1)) / runs
+    first, second = sorted(METHODS, key=lambda name: float(risks[name].mean()))[:2]
     lead = risks[second] - risks[first]
     found["winner"] = first
     found["certain"] = bool(lead.mean() > 2 * lead.std(ddof=1) / runs)
@@ -115,44 +135,50 @@ def cells_won(cells: pd.DataFrame) -> dict[str, dict[str, int]]:
     }
 
 
-def against_local_at_smallest_distance(cells: pd.DataFrame) -> tuple[float, int, int]:
-    """Return the smallest G, the cells there in which Bi-level beats local training, and all cells there."""
+@dataclass(frozen=True)
+class SmallestDistance:
+    """What Bi-level achieves against local training where the nodes differ least."""
+
+    distance: float
+    cells: int
+    beats_local: int
+
+
+def at_smallest_distance(cells: pd.DataFrame) -> SmallestDistance:
+    """Count the cells at the smallest G in which Bi-level beats local training."""
     smallest = values(cells, "distance")[0]
     there = select(cells, distance=smallest)
-    return smallest, int(np.sum(numbers(there, "gain_over_local") > 0)), len(there)
+    beaten = int(np.sum(numbers(there, "gain_over_local") > 0))
+    return SmallestDistance(smallest, len(there), beaten)
 
 
-def predicted_borders(study: RegimeStudy, axis: str, sizes: np.ndarray) -> pd.DataFrame:
-    """Return the G at which the bounds cross, constants being 1, for sizes along one axis."""
-    federation = study.federation
-    situation = Situation(
-        valid=sizes if axis == "valid" else study.fixed_valid,
-        train=sizes if axis == "train" else study.fixed_train,
-        nodes=federation.nodes,
-        similar=federation.similar,
-        cap=study.cap,
-        covering=federation.features,
+def cells_lost_to_equal(cells: pd.DataFrame, way: str) -> int:
+    """Count the cells in which equal weights have a smaller excess risk than this way of learning."""
+    return int(np.sum(numbers(cells, "equal") < numbers(cells, way)))
+
+
+def predicted_border(study: RegimeStudy, axis: str, sizes: np.ndarray) -> np.ndarray:
+    """Return the G at which Corollary 1 and local training's rate cross, constants being 1."""
+    situation = study.situation(
+        sizes if axis == "valid" else study.fixed_valid,
+        sizes if axis == "train" else study.fixed_train,
     )
-    return pd.DataFrame(
-        {
-            axis: sizes,
-            "local": np.broadcast_to(border_with_local_training(situation), sizes.shape),
-            "equal": np.broadcast_to(border_with_equal_weights(situation), sizes.shape),
-        }
-    )
+    return np.asarray(border_with_local_training(situation))
 
 
 @dataclass(frozen=True)
 class Border:
-    """Where Bi-level and a rival change places, for one size of the data sets."""
+    """Where two ways of learning change places, for one size of the data sets."""
 
     size: int
     distance: float | None
     always: str | None
 
 
-def measured_border(cells: pd.DataFrame, axis: str, rival: str) -> list[Border]:
-    """Return for every size the G at which Bi-level and a rival change places.
+def measured_border(
+    cells: pd.DataFrame, axis: str, rival: str, way: str = "bilevel"
+) -> list[Border]:
+    """Return for every size the G at which Bi-level (or another way) and a rival change places.
 
     Interpolated between neighbouring G where the logarithm of the ratio of risks changes its sign. Nothing
     where it does not: `always` then says who is ahead at every G.
@@ -161,7 +187,7 @@ def measured_border(cells: pd.DataFrame, axis: str, rival: str) -> list[Border]:
     chosen = select(cells, axis=axis)
     for size in values(chosen, axis):
         column = select(chosen, **{axis: size}).sort_values("distance")
-        logs = np.log(numbers(column, rival) / numbers(column, "bilevel"))
+        logs = np.log(numbers(column, rival) / numbers(column, way))
         distances = np.log(numbers(column, "distance"))
         changes = np.nonzero(np.sign(logs[:-1]) != np.sign(logs[1:]))[0]
         crossing = None
@@ -170,6 +196,6 @@ def measured_border(cells: pd.DataFrame, axis: str, rival: str) -> list[Border]:
             at = changes[-1]
             share = logs[at] / (logs[at] - logs[at + 1])
             crossing = math.exp(distances[at] + share * (distances[at + 1] - distances[at]))
-        always = None if len(changes) else ("bilevel" if logs[0] > 0 else rival)
+        always = None if len(changes) else (way if logs[0] > 0 else rival)
         rows.append(Border(int(size), crossing, always))
     return rows

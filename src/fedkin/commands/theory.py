@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from fedkin.claims import defaults
 from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.errors import InputError
 
@@ -33,7 +34,7 @@ def rates(
     out: OutOption = DEFAULT_OUT,
     runs: Annotated[
         int, typer.Option(min=2, help="Runs of Local-SVRG for each curve of the first panel.")
-    ] = 64,
+    ] = defaults.LOCAL_SVRG_RUNS,
     effort: Annotated[
         float,
         typer.Option(
@@ -45,15 +46,18 @@ def rates(
 ) -> None:
     """Local-SVRG's error beside its bound; rounds until ε of Algorithms 2 and 3 with fitted slopes."""
     _prepare(out)
-    from fedkin.claims import figures
+    from fedkin.claims import figures, local_svrg_error
     from fedkin.claims import rates as claims
+    from fedkin.claims.slopes import fit_slopes
 
     study = claims.RoundsStudy(seed=seed).with_effort(effort)
     with _progress() as progress:
-        svrg = claims.measure_local_svrg(claims.SvrgStudy(runs=runs, seed=seed), progress)
+        svrg = local_svrg_error.measure_local_svrg(
+            local_svrg_error.SvrgStudy(runs=runs, seed=seed), progress
+        )
         rounds = claims.measure_rounds(study, progress)
-    slopes = claims.fit_slopes(rounds)
-    worst = claims.largest_share_of_bound(svrg)
+    slopes = fit_slopes(rounds)
+    worst = local_svrg_error.largest_share_of_bound(svrg)
     written = _write(
         out,
         "rates",
@@ -71,14 +75,17 @@ def rates(
         f"Local-SVRG: mean error plus two standard errors is at most {worst:.2g} of its bound "
         f"({runs} runs, {len(svrg)} points)."
     )
+    results.print(
+        "Rounds until ε: are the fitted slopes no worse than the theory's power, with its logarithms?"
+    )
     table = Table(box=None, header_style="bold")
     for heading in ("", "τ"):
         table.add_column(heading)
-    for heading in ("slope", "± 2 s.e.", "theory", "with logarithms", "no worse"):
+    for heading in ("slope", "± 2 s.e.", "power", "with logarithms", "no worse"):
         table.add_column(heading, justify="right")
     for slope in slopes:
         table.add_row(
-            "Algorithm 2, convex" if slope.outer_problem == "convex" else "Algorithm 3, non-convex",
+            "Algorithm 2, convex F" if slope.outer_problem == "convex" else "Algorithm 3, any F",
             str(slope.period),
             f"{slope.slope:.2f}",
             f"{2 * slope.standard_error:.2f}",
@@ -93,7 +100,9 @@ def rates(
 @app.command()
 def regimes(
     out: OutOption = DEFAULT_OUT,
-    runs: Annotated[int, typer.Option(min=5, help="Federations drawn for each cell.")] = 40,
+    runs: Annotated[
+        int, typer.Option(min=5, help="Federations drawn for each cell.")
+    ] = defaults.REGIME_RUNS,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -101,18 +110,22 @@ def regimes(
     _prepare(out)
     from fedkin.claims import figures
     from fedkin.claims import regimes as claims
+    from fedkin.claims.tables import numbers
 
     study = claims.RegimeStudy(runs=runs, seed=seed)
     with _progress(len(list(study.cells()))) as progress:
         cells = claims.measure_regimes(study, progress)
     written = _write(out, "regimes", figures.draw_regimes(study, cells), {"regimes": cells})
     counts = claims.cells_won(cells)
-    smallest, beaten, compared = claims.against_local_at_smallest_distance(cells)
+    near = claims.at_smallest_distance(cells)
     answer = {
         "cells_won": counts,
-        "smallest_distance": smallest,
-        "cells_there": compared,
-        "bilevel_beats_local_there": beaten,
+        "at_smallest_distance": asdict(near),
+        "equal_beats_bilevel": claims.cells_lost_to_equal(cells, "bilevel"),
+        "equal_beats_similar_only": claims.cells_lost_to_equal(cells, claims.IDEAL),
+        "cells": len(cells),
+        "cells_where_corollaries_apply": int(numbers(cells, "corollaries_apply").sum()),
+        "largest_parameter": float(numbers(cells, "largest_parameter").max()),
         "borders": {
             f"{axis}, {rival}": [
                 asdict(border) for border in claims.measured_border(cells, axis, rival)
@@ -132,8 +145,17 @@ def regimes(
         table.add_row(f"n_{axis} × G", *(str(won[way]) for way in claims.METHODS))
     results.print(table)
     results.print(
-        f"At the smallest distance, G = {smallest:.3g}, Bi-level has a smaller excess risk than local "
-        f"training in {beaten} of {compared} cells."
+        f"At the smallest distance, G = {near.distance:.3g}, Bi-level has a smaller excess risk than local "
+        f"training in {near.beats_local} of {near.cells} cells."
+    )
+    results.print(
+        f"Equal weights have a smaller one than Bi-level in {answer['equal_beats_bilevel']} of {len(cells)} "
+        "cells, and than equal weights on the similar nodes alone, the best that Assumption 2' offers, in "
+        f"{answer['equal_beats_similar_only']}."
+    )
+    results.print(
+        f"What Corollary 1 asks for holds, constants being 1, in {answer['cells_where_corollaries_apply']} "
+        "cells."
     )
     _say(written)
 
@@ -141,7 +163,9 @@ def regimes(
 @app.command()
 def cap(
     out: OutOption = DEFAULT_OUT,
-    runs: Annotated[int, typer.Option(min=5, help="Federations drawn for each J.")] = 100,
+    runs: Annotated[
+        int, typer.Option(min=5, help="Federations drawn for each J.")
+    ] = defaults.CAP_RUNS,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
@@ -153,7 +177,13 @@ def cap(
     study = claims.CapStudy(runs=runs, seed=seed)
     with _progress() as progress:
         cells = claims.measure_cap(study, progress)
-    written = _write(out, "cap", figures.draw_cap(cells, study.nodes), {"cap": cells})
+    bounds = claims.cap_bounds(study, cells)
+    written = _write(
+        out,
+        "cap",
+        figures.draw_cap(cells, bounds, study.nodes),
+        {"cap": cells, "cap-bounds": bounds},
+    )
     best = claims.best_caps(cells)
     if json:
         print_json({"best": [asdict(each) for each in best]} | _files(written))
@@ -177,7 +207,9 @@ def cap(
 @app.command()
 def examples(
     out: OutOption = DEFAULT_OUT,
-    runs: Annotated[int, typer.Option(min=10, help="Federations drawn for each mean.")] = 2000,
+    runs: Annotated[
+        int, typer.Option(min=10, help="Federations drawn for each mean.")
+    ] = defaults.EXAMPLE_RUNS,
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:

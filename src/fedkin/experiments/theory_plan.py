@@ -58,8 +58,10 @@ def plan(
         nodes,
         cap=settings.cap if settings.cap is not None else default_cap(nodes),
         outer_problem="non-convex" if settings.outer == "proximal" else "convex",
-        period=settings.period or 1,
-        refresh_probability=settings.refresh_probability or 0.1,
+        period=1 if settings.period is None else settings.period,
+        refresh_probability=(
+            0.1 if settings.refresh_probability is None else settings.refresh_probability
+        ),
     )
     algorithm = ScheduledBilevel(schedule, epsilon)
     if algorithm.rounds > MOST_SYNCHRONIZATIONS and not limited:

@@ -2,17 +2,10 @@ r"""The paper's bounds on the excess risk, as functions of what they depend on.
 
 All of them hold with high probability and up to universal constants that nobody knows. The constants are
 parameters, 1 unless given; so only the shape and order of two bounds can be compared, not their values.
-Arguments may be arrays, which broadcast.
+Arguments may be arrays, which broadcast. `Situation` names them.
 
-====================  ==============================================================================
-`covering`            ν_H, the exponent of the covering numbers: the number of parameters, in essence
-`failure`             δ; the bound holds with probability 1 − δ or 1 − 3δ
-`lipschitz`           ℓ_0
-`strong_convexity`    μ
-`similar`             J, the number of nodes with the centre's distribution
-`distance`            G (`fedkin.theory.distance`)
-`error_bound_power`   r of the error-bound condition (Assumption 3); 2 in linear regression
-====================  ==============================================================================
+Theorem 2, its corollaries and all that is built on them need Assumption 2': J nodes like the centre that the
+cap allows to carry all weight, bJ ≥ 1. Otherwise the set W* of best weights is empty, and they are refused.
 """
 
 from dataclasses import dataclass, replace
@@ -25,6 +18,9 @@ from fedkin.errors import InputError
 Real = Any
 """A number or an array of numbers."""
 
+ROUNDING = 1e-9
+"""1/K and 1/J are rarely binary fractions: a cap may be so much too small."""
+
 
 @dataclass(frozen=True)
 class Situation:
@@ -34,14 +30,14 @@ class Situation:
         valid: n_valid, the points of the centre.
         train: n_train, the points of each node.
         nodes: K.
-        similar: J.
+        similar: J, the number of nodes with the centre's distribution.
         cap: b.
-        distance: G.
-        covering: ν_H.
-        failure: δ.
+        distance: G (`fedkin.theory.distance`).
+        covering: ν_H, the exponent of the covering numbers: the number of parameters, in essence.
+        failure: δ; the bounds hold with probability 1 − δ or 1 − 3δ.
         lipschitz: ℓ_0.
         strong_convexity: μ.
-        error_bound_power: r.
+        error_bound_power: r of the error-bound condition (Assumption 3); 2 in linear regression.
     """
 
     valid: Real
@@ -57,24 +53,35 @@ class Situation:
     error_bound_power: Real = 2.0
 
     def __post_init__(self) -> None:
-        def refuse(wrong: Any, message: str) -> None:
-            if np.any(wrong):
+        def need(right: Any, message: str) -> None:
+            if not np.all(right):  # NaN fulfils nothing
                 raise InputError(message)
 
-        refuse(~(np.asarray(self.valid) > 0), "valid (n_valid) must be above 0")
-        refuse(~(np.asarray(self.train) > 0), "train (n_train) must be above 0")
-        refuse(~(np.asarray(self.similar) >= 1), "similar (J) must be at least 1")
-        refuse(np.asarray(self.similar) > self.nodes, "similar (J) cannot exceed nodes (K)")
+        need(np.asarray(self.valid) > 0, "valid (n_valid) must be above 0")
+        need(np.asarray(self.train) > 0, "train (n_train) must be above 0")
+        need(np.asarray(self.similar) >= 1, "similar (J) must be at least 1")
+        need(np.asarray(self.similar) <= self.nodes, "similar (J) cannot exceed nodes (K)")
         cap = np.asarray(self.cap)
-        refuse((cap * self.nodes < 1 - 1e-9) | (cap > 1), "cap (b) must be from 1/K to 1")
-        refuse(~(np.asarray(self.distance) >= 0), "distance (G) must be from 0 on")
+        need((cap * self.nodes >= 1 - ROUNDING) & (cap <= 1), "cap (b) must be from 1/K to 1")
+        need(np.asarray(self.distance) >= 0, "distance (G) must be from 0 on")
+        need(np.asarray(self.covering) >= 0, "covering (ν_H) must be from 0 on")
         failure = np.asarray(self.failure)
-        refuse(~((failure > 0) & (failure < 1)), "failure (δ) must be between 0 and 1")
-        refuse(np.asarray(self.error_bound_power) < 1, "error_bound_power (r) must be from 1 on")
+        need((failure > 0) & (failure < 1), "failure (δ) must be between 0 and 1")
+        need(np.asarray(self.lipschitz) >= 0, "lipschitz (ℓ_0) must be from 0 on")
+        need(np.asarray(self.strong_convexity) > 0, "strong_convexity (μ) must be above 0")
+        need(np.asarray(self.error_bound_power) >= 1, "error_bound_power (r) must be from 1 on")
 
     def but(self, **changes: Real) -> "Situation":
         """Return the same situation with some arguments changed."""
         return replace(self, **changes)
+
+    def need_best_weights(self) -> None:
+        """Refuse bJ < 1: no weights on the similar nodes alone are allowed then."""
+        if not np.all(np.asarray(self.cap) * self.similar >= 1 - ROUNDING):
+            raise InputError(
+                "Assumption 2' needs cap·similar (bJ) of at least 1, or no allowed weights lie on the "
+                "similar nodes alone and this bound says nothing: take a larger cap or similar (J)"
+            )
 
 
 def theorem_1(situation: Situation, *, constant: float = 1.0) -> Real:
@@ -96,6 +103,7 @@ def weight_distance(situation: Situation, *, constant: float = 1.0) -> Real:
 
     The paper prints ℓ_0/√μ without the power 1/r that its own proof gives: too small where ℓ_0 < √μ.
     """
+    situation.need_best_weights()
     validation, training = _outer_terms(situation)
     power = situation.error_bound_power
     first = validation ** (1 / (2 * power))
@@ -105,6 +113,7 @@ def weight_distance(situation: Situation, *, constant: float = 1.0) -> Real:
 
 def effective_points(situation: Situation, weight_error: Real) -> Real:
     """Return N_ε = n_train / (b²J + ε²(K − J)) (`eq:Nepsilon`)."""
+    situation.need_best_weights()
     others = situation.nodes - situation.similar
     return situation.train / (situation.cap**2 * situation.similar + weight_error**2 * others)
 
@@ -154,9 +163,7 @@ def corollary_1(situation: Situation, *, constant: float = 1.0) -> Real:
 
     .. math:: C\big[n_{train}^{-1/2} + G\,(n_{valid}^{-1/(2r)} + n_{train}^{-1/(4r)})\big]
     """
-    power = situation.error_bound_power
-    weights = situation.valid ** (-1 / (2 * power)) + situation.train ** (-1 / (4 * power))
-    return constant * (situation.train**-0.5 + situation.distance * weights)
+    return constant * (situation.train**-0.5 + situation.distance * _weight_order(situation))
 
 
 def corollary_2(situation: Situation, *, constant: float = 1.0) -> Real:
@@ -166,6 +173,7 @@ def corollary_2(situation: Situation, *, constant: float = 1.0) -> Real:
               + C\,G\Big(\frac{\nu+\log(1/\delta)}{n_{valid}}\Big)^{\frac1{2r}}
               + C\,G\Big(\frac{Kb^2(\nu+K+\log(1/\delta))}{n_{train}}\Big)^{\frac1{4r}}
     """
+    situation.need_best_weights()
     validation, training = _outer_terms(situation)
     power = situation.error_bound_power
     complexity = situation.covering + situation.similar + _log_failure(situation)
@@ -210,14 +218,12 @@ def border_with_local_training(situation: Situation) -> Real:
     Zero where n_train ≤ n_valid: then no G is small enough. For n_train → ∞ it is
     :math:`n_{valid}^{-(1/2 - 1/(2r))}`, the paper's condition.
     """
-    power = situation.error_bound_power
-    weights = situation.valid ** (-1 / (2 * power)) + situation.train ** (-1 / (4 * power))
     gain = situation.valid**-0.5 - situation.train**-0.5
-    return np.maximum(gain, 0) / weights
+    return np.maximum(gain, 0) / _weight_order(situation)
 
 
 def border_with_equal_weights(situation: Situation) -> Real:
-    r"""Return the G above which Bi-level's bound is smaller than that of equal weights, constants being 1.
+    r"""Return the G above which Bi-level's bound is the smaller one, all constants being 1.
 
     Both proofs bound twice a uniform deviation and twice the bias. With the same constant in both,
 
@@ -225,16 +231,24 @@ def border_with_equal_weights(situation: Situation) -> Real:
               \quad\text{against}\quad
               2\sqrt{\frac{\nu+K+\log(1/\delta)}{Kn_{train}}} + \frac{2\sqrt{K-J}}{K} G .
 
-    Equal weights use the data of all K nodes and have the smaller first term as a rule; Bi-level has the
-    smaller slope once there are data enough. Infinite where it has not: then no G is large enough.
+    Equal weights use the data of all K nodes: because b ≥ 1/J and J ≤ K, their first term is never the
+    larger one. Bi-level has the smaller slope in G once ε < √(K − J)/K, which takes data enough; without,
+    the border is infinite: no G is large enough.
     """
     sampling = corollary_2(situation.but(distance=0.0))
     others = np.sqrt(np.asarray(situation.nodes - situation.similar, dtype=float))
     equal_slope = 2 * others / situation.nodes
     equal_sampling = equal_weights(situation.but(distance=0.0))
     gain = np.asarray(equal_slope - 2 * weight_distance(situation))
-    needed = np.maximum(2 * sampling - equal_sampling, 0)
+    needed = np.maximum(2 * sampling - equal_sampling, 0)  # below 0 by rounding only
     return np.where(gain > 0, needed / np.where(gain > 0, gain, 1), np.inf)[()]
+
+
+def _weight_order(situation: Situation) -> Real:
+    """Return n_valid^(−1/2r) + n_train^(−1/4r), the order of ε."""
+    situation.need_best_weights()
+    power = situation.error_bound_power
+    return situation.valid ** (-1 / (2 * power)) + situation.train ** (-1 / (4 * power))
 
 
 def _outer_terms(situation: Situation) -> tuple[Real, Real]:

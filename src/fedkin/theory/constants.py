@@ -8,8 +8,9 @@ r"""The constants of the paper's Assumption 1, of linear models, from data.
 R      a bound on the norm of θ(w), over all weights
 =====  ==============================================================================================
 
-No strongly convex loss is Lipschitz everywhere, so ℓ_0 holds on a ball: that of radius 2R, which gradient
-descent from zero cannot leave, since it never moves away from θ(w).
+No strongly convex loss is Lipschitz everywhere, so ℓ_0 holds on a ball: that of radius 2R, which *exact*
+gradient descent from zero cannot leave, since it never moves away from θ(w). Local-SVRG can, by its noise:
+nothing guarantees ℓ_0 there.
 
 A node needs to tell nothing but the five numbers of `NodeSummary`; the constants follow from them.
 """
@@ -69,11 +70,6 @@ class Constants:
                 f"the theory needs 0 < μ ≤ ℓ_1, but μ = {self.strong_convexity:g} and "
                 f"ℓ_1 = {self.smoothness:g}; a larger l2 makes the loss strongly convex"
             )
-
-    @property
-    def condition(self) -> float:
-        """ℓ_1/μ."""
-        return self.smoothness / self.strong_convexity
 
 
 class NodeSummary(NamedTuple):

@@ -21,8 +21,9 @@ from fedkin.types import Array, Key, Vector
 Product = Callable[[Vector], Vector]
 """A symmetric matrix, as the function that multiplies with it."""
 
-ITERATIONS = 50
-"""Steps of power iteration."""
+ITERATIONS = 100
+"""Steps of power iteration: in d dimensions short of the truth by about ln(d)/200 of it at the most, however
+near the eigenvalues are to each other."""
 
 
 class Spectrum(NamedTuple):
@@ -73,7 +74,7 @@ def lanczos(product: Product, start: Vector, iterations: int = 30) -> Spectrum:
 
 def estimate_constants(
     objective: Objective,
-    nodes: Sequence[Batch],
+    nodes: Sequence[Sequence[Batch]],
     validation: Batch,
     theta: Vector,
     key: Key,
@@ -83,9 +84,14 @@ def estimate_constants(
 ) -> Constants:
     """Estimate the constants near θ: at θ and at a few random points around it.
 
+    ℓ_1 is the largest curvature of a mini-batch's loss, since a step of Local-SVRG draws one; the others are
+    those of a node's whole loss, the mean of its mini-batches' losses. The centre's loss is used whole.
+
     Args:
         objective: The model.
-        nodes: Each node's points as one batch.
+        nodes: The mini-batches of each node, those that training draws from, all of a node's of one size
+            (points of weight zero fill up the last). One batch with all points stands for exact
+            gradients: its ℓ_1 is too small for any other training.
         validation: The centre's points.
         theta: Where to look, such as a trained model.
         key: Draws the points around θ and the first vectors of the iterations.
@@ -95,28 +101,26 @@ def estimate_constants(
     Raises:
         InputError: If a node's loss is not convex at one of these points: then there is no μ.
     """
+    own = [_stacked(batches) for batches in nodes]
     reach = spread * max(1.0, float(jnp.linalg.norm(theta)))
     keys = jax.random.split(key, samples + 1)
-    offsets = [jnp.zeros_like(theta)] + [
-        reach * each / jnp.linalg.norm(each)
+    points = [theta] + [
+        theta + reach * each / jnp.linalg.norm(each)
         for each in (jax.random.normal(one, theta.shape) for one in keys[1:])
     ]
     start = jax.random.normal(keys[0], theta.shape)
 
     slopes, curvatures, lowest, bends = [], [], [], []
-    for batch in (*nodes, validation):
-        for offset in offsets:
-            slope, curvature, bend = _look(objective, theta, offset, batch, start)
-            slopes.append(float(slope))
-            curvatures.append(float(curvature))
-            if offset is not offsets[0]:
-                bends.append(float(bend) / reach)
-            if batch is not validation:
-                point = theta + offset
-                here = lanczos(
-                    lambda v, p=point, b=batch: _hessian_product(objective, p, b, v), start
-                )
-                lowest.append(here.smallest)
+    for batches in (*own, _stacked([validation])):
+        for point in points:
+            slopes.append(float(_slope(objective, point, batches)))
+            curvatures.append(float(_curvature(objective, point, batches, start)))
+            if point is not theta:
+                bends.append(float(_bend(objective, theta, point, batches, start)) / reach)
+    for batches in own:
+        for point in points:
+            product = partial(_hessian_product, objective, point, batches)
+            lowest.append(lanczos(product, start).smallest)
     if min(lowest) <= 0:
         raise InputError(
             f"the theory needs strongly convex losses, but a node's Hessian near these parameters has "
@@ -132,29 +136,57 @@ def estimate_constants(
     )
 
 
+def _stacked(batches: Sequence[Batch]) -> Batch:
+    """Return a node's mini-batches as one array, the first axis running over them."""
+    if (
+        len({jax.tree.structure(each) for each in batches}) != 1
+        or len({tuple(leaf.shape for leaf in jax.tree.leaves(each)) for each in batches}) != 1
+    ):
+        raise InputError(
+            "to estimate constants, give every node at least one mini-batch, and all of a node's of the "
+            "same size: fill up the last with points of weight zero"
+        )
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
+
+
 @partial(jax.jit, static_argnums=0)
-def _look(
-    objective: Objective, theta: Vector, offset: Vector, batch: Batch, start: Vector
-) -> tuple[Array, Array, Array]:
-    """Return ‖∇L‖, the largest |curvature| at θ + offset, and how much the Hessian differs from θ's."""
-    point = theta + offset
+def _slope(objective: Objective, point: Vector, batches: Batch) -> Array:
+    """Return ‖∇L‖."""
+    return jnp.linalg.norm(jax.grad(partial(_loss, objective))(point, batches))
+
+
+@partial(jax.jit, static_argnums=0)
+def _curvature(objective: Objective, point: Vector, batches: Batch, start: Vector) -> Array:
+    """Return the largest |eigenvalue| of a mini-batch's Hessian."""
+
+    def largest(batch: Batch) -> Array:
+        one = jax.tree.map(lambda leaf: leaf[None], batch)
+        return _power_iteration(partial(_hessian_product, objective, point, one), start, ITERATIONS)
+
+    return jnp.max(jax.lax.map(largest, batches))
+
+
+@partial(jax.jit, static_argnums=0)
+def _bend(
+    objective: Objective, theta: Vector, point: Vector, batches: Batch, start: Vector
+) -> Array:
+    """Return how much the Hessians at two points differ."""
 
     def change(vector: Vector) -> Vector:
-        there = _hessian_product(objective, point, batch, vector)
-        return there - _hessian_product(objective, theta, batch, vector)
+        there = _hessian_product(objective, point, batches, vector)
+        return there - _hessian_product(objective, theta, batches, vector)
 
-    return (
-        jnp.linalg.norm(jax.grad(objective.batch_loss)(point, batch)),
-        _power_iteration(
-            lambda vector: _hessian_product(objective, point, batch, vector), start, ITERATIONS
-        ),
-        _power_iteration(change, start, ITERATIONS),
-    )
+    return _power_iteration(change, start, ITERATIONS)
 
 
 @partial(jax.jit, static_argnums=0)
-def _hessian_product(objective: Objective, theta: Vector, batch: Batch, vector: Vector) -> Vector:
+def _hessian_product(objective: Objective, theta: Vector, batches: Batch, vector: Vector) -> Vector:
     def gradient(point: Vector) -> Vector:
-        return jax.grad(objective.batch_loss)(point, batch)
+        return jax.grad(partial(_loss, objective))(point, batches)
 
     return jax.jvp(gradient, (theta,), (vector,))[1]
+
+
+def _loss(objective: Objective, theta: Vector, batches: Batch) -> Array:
+    """Return the mean of the mini-batches' losses: the node's loss."""
+    return jnp.mean(jax.vmap(lambda batch: objective.batch_loss(theta, batch))(batches))

@@ -23,9 +23,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, get_args
 
 from fedkin.errors import InputError
+from fedkin.numerics.simplex import check_cap
 from fedkin.theory.constants import Constants
 
 OuterProblem = Literal["convex", "non-convex"]
@@ -52,13 +53,6 @@ def outer_smoothness(constants: Constants, nodes: int) -> float:
     slope = _hypergradient_slope(constants)
     l0, l1, mu = constants.lipschitz, constants.smoothness, constants.strong_convexity
     return nodes * slope * l0 / mu + nodes * l1 * l0**2 / mu**2
-
-
-def outer_smoothness_as_printed(constants: Constants, nodes: int) -> float:
-    """Return ℓ_F as `eq:LF` has it, with √K in the first term; see `outer_smoothness`."""
-    slope = _hypergradient_slope(constants)
-    l0, l1, mu = constants.lipschitz, constants.smoothness, constants.strong_convexity
-    return math.sqrt(nodes) * slope * l0 / mu + nodes * l1 * l0**2 / mu**2
 
 
 def largest_learning_rate(
@@ -191,8 +185,15 @@ class Schedule:
 
     def __post_init__(self) -> None:
         _check(self.period, self.refresh_probability)
-        if not (math.isfinite(self.error_scale) and self.error_scale > 0):
-            raise InputError(f"error_scale must be a positive number, not {self.error_scale!r}")
+        if self.outer_problem not in get_args(OuterProblem):
+            names = " or ".join(repr(name) for name in get_args(OuterProblem))
+            raise InputError(f"outer_problem must be {names}, not {self.outer_problem!r}")
+        if self.nodes < 1:
+            raise InputError(f"nodes must be a whole number from 1 on, not {self.nodes!r}")
+        check_cap(self.cap, self.nodes)
+        _check_positive("error_scale", self.error_scale)
+        if self.known_outer_smoothness is not None:
+            _check_positive("known_outer_smoothness", self.known_outer_smoothness)
 
     @property
     def largest_learning_rate(self) -> float:
@@ -207,8 +208,10 @@ class Schedule:
     @property
     def outer_learning_rate(self) -> float:
         """η = 1/(3 ℓ_F)."""
-        known = self.known_outer_smoothness
-        return 1 / (3 * (known or outer_smoothness(self.constants, self.nodes)))
+        smoothness = self.known_outer_smoothness
+        if smoothness is None:
+            smoothness = outer_smoothness(self.constants, self.nodes)
+        return 1 / (3 * smoothness)
 
     @property
     def error_constants(self) -> ErrorConstants:
@@ -273,8 +276,7 @@ class Schedule:
 
     def iterations(self, epsilon: float, initial_gap: float | None = None) -> int:
         """Return the smallest S that is promised to reach ε."""
-        if not (math.isfinite(epsilon) and epsilon > 0):
-            raise InputError(f"epsilon must be a positive number, not {epsilon!r}")
+        _check_positive("epsilon", epsilon)
         enough = 1
         while self.promised(enough, initial_gap) > epsilon:
             enough *= 2
@@ -354,3 +356,8 @@ def _check(period: int, refresh_probability: float) -> None:
         raise InputError(
             f"refresh_probability must be above 0 and at most 1, not {refresh_probability!r}"
         )
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a positive number, not {value!r}")
