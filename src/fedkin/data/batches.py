@@ -46,7 +46,10 @@ class NodeData(NamedTuple):
         """Fetch one mini-batch, points along the first axis."""
         place = self.first + index
         weights = None if self.weights is None else self.weights[place]
-        return Batch(jnp.moveaxis(self.inputs[place], -1, 0), self.labels[place], weights)
+        # Fetched as one row: with its axes kept apart each number would have its place computed anew.
+        row = self.inputs.reshape(len(self.inputs), -1)[place]
+        inputs = jnp.moveaxis(row.reshape(self.inputs.shape[1:]), -1, 0)
+        return Batch(inputs, self.labels[place], weights)
 
     def batch_points(self, indices: Array) -> Array:
         """Count the points of mini-batches of one node, filling left out."""

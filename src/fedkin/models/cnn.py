@@ -141,8 +141,8 @@ class CNN:
         images = activations.reshape(channels, *self._first_places(), points)
         border = ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0))
         padded = jnp.pad(images, border)[:, : rows * kernel, : columns * kernel]
-        windows = padded.reshape(channels, rows, kernel, columns, kernel, points)
-        return windows.transpose(0, 2, 4, 1, 3, 5).reshape(channels * kernel**2, -1, points)
+        pixels = [padded[:, i::kernel, j::kernel] for i in range(kernel) for j in range(kernel)]
+        return jnp.stack(pixels, axis=1).reshape(channels * kernel**2, -1, points)
 
 
 def _places(height: int, width: int, kernel: int) -> tuple[int, int]:
