@@ -28,7 +28,7 @@ def logistic_problem():
 @pytest.fixture(params=["kept", "computed again"])
 def batch_gradients(request, monkeypatch):
     """Have nodes keep the gradients of mini-batches at the reference point, or not."""
-    monkeypatch.setattr(svrg, "LEAST_GAIN", 0 if request.param == "kept" else np.inf)
+    monkeypatch.setattr(svrg, "LEAST_RATIO", 0 if request.param == "kept" else np.inf)
     return request.param
 
 
@@ -42,7 +42,8 @@ def test_the_gradient_estimate_averages_to_the_full_gradient(make, which):
     for node in range(2):
         data = own_data(made.federation.data, node)
         if which == "inner":
-            functions = svrg.inner_problem(made.objective, data)
+            kept = svrg.gradients_to_keep(made.objective, made.federation.data)
+            functions = svrg.inner_problem(made.objective, data, kept)
         else:
             functions = svrg.adjoint_problem(made.objective, data, theta, target)
         step_gradients = jax.jit(functions.step_gradients)
@@ -77,7 +78,7 @@ def rounds(made, point, number, *, steps=7, refresh=0.3, start=True, learning_ra
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("make", [logistic_problem, cnn_problem])
 def test_nodes_together_do_what_each_does_alone_step_by_step(make, batch_gradients):
-    """The vmapped round against a plain Python loop that follows Algorithm 1 line by line."""
+    """A round, each node a share of its own, against a loop that follows Algorithm 1 line by line."""
     made = make()
     point = made.objective.init(jax.random.key(0)) + 0.1
     replies, _ = rounds(made, point, 3)
@@ -115,7 +116,7 @@ def test_each_node_refreshes_on_its_own_coin_with_rate_q():
     sizes = (30,) * 8
     made = problem(Logistic(classes=3), *classification_nodes(sizes))
     point = jnp.zeros(made.objective.size)
-    functions = partial(svrg.inner_problem, made.objective)
+    functions = partial(svrg.inner_problem, made.objective, kept=0)
 
     @jax.jit
     def refreshes(key):
@@ -198,3 +199,19 @@ def test_with_local_steps_the_error_stops_at_a_floor_that_shrinks_as_gamma_squar
     assert floors[-1] > 1e-12
     for larger, smaller in itertools.pairwise(floors):
         assert 3 < larger / smaller < 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kept"),
+    [((400,) * 6, 4), ((40_000, *(100,) * 50), 0)],
+    ids=["equal nodes", "one large node, many small ones"],
+)
+def test_kept_gradients_never_take_more_than_their_part_of_memory(sizes, kept):
+    rng = np.random.default_rng(0)
+    nodes = [(rng.normal(size=(n, 20)), rng.normal(size=n)) for n in sizes]
+    made = problem(Ridge(l2=0.1), nodes, nodes[-1], batch_size=100)
+    point = jnp.zeros(made.objective.size)
+    rounds(made, point, 0, steps=1)
+    gradients = made.federation.export_state()["inner"].gradients.of_batches
+    assert gradients.shape[:2] == (len(sizes), kept)
+    assert 4 * gradients.nbytes <= made.federation.data.inputs.nbytes

@@ -66,7 +66,7 @@ def test_the_fast_local_svrg_is_the_nodes_local_svrg(monkeypatch):
         moved = []
         for node in range(2):
             own = data.of_node(node)
-            functions = svrg.inner_problem(objective, own)
+            functions = svrg.inner_problem(objective, own, kept=5)
             state = states[node] or svrg.svrg_start(functions, point)
             drawn = jnp.asarray([order[node].index(int(i)) for i in draws.points[:, 0, node]])
             coins = draws.coins[:, 0, node]

@@ -22,6 +22,7 @@ from fedkin.data.batches import OWN_FIELDS, NodeData, stack_nodes
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Replies
 from fedkin.models.objective import Objective
+from fedkin.nodes.svrg import gradients_to_keep
 from fedkin.nodes.tasks import TASKS, empty_slot
 from fedkin.types import Array, Key
 
@@ -35,7 +36,8 @@ SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """The compiler's option for code that keeps to the thread it is called from."""
 
 LEAST_SHARES = 4
-"""So that two cores have work however small the data are; more nodes or larger data make more shares."""
+"""So that two cores have work however small the data are (five, six and nine nodes make three); more
+nodes or larger data make more shares."""
 
 BYTES_AT_ONCE = 1_300_000
 """The mini-batches of the nodes that are computed together may take this much memory as floats: few
@@ -77,6 +79,7 @@ class SimulatedFederation:
         self.batches = int(self.data.batches.max())
         self._shares = _share_out(len(nodes), _nodes_at_once(self.data))
         self._first_number = np.int32(first_number)
+        self._kept = gradients_to_keep(objective, self.data)
         self._state: dict[str, list[Any]] = {}  # for each slot, what each share of the nodes keeps
         threads = min(threads or _cores(), len(self._shares))
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -153,7 +156,7 @@ class SimulatedFederation:
 
     def _slot(self, name: str) -> list[Any]:
         if name not in self._state:
-            one = empty_slot(name, self.objective, self.data)
+            one = empty_slot(name, self.objective, self._kept)
             size = len(self._shares[0])
             stacked = jax.tree.map(lambda leaf: jnp.tile(leaf, (size, *[1] * leaf.ndim)), one)
             self._state[name] = [stacked] * len(self._shares)

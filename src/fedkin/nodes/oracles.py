@@ -163,7 +163,9 @@ def _mean_over_batches(
 
         shapes = jax.eval_shape(function, *vectors, data.batch(jnp.zeros((), int)))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        rows = jax.tree.map(lambda leaf: jnp.zeros((*data.turns.shape, *leaf.shape)), zeros)
+        rows = jax.tree.map(
+            lambda leaf: jnp.zeros((*data.turns.shape, *leaf.shape), leaf.dtype), zeros
+        )
         needed = -(-data.batches // at_once)
         total, kept = lax.fori_loop(0, needed, add, (zeros, rows if keep else None))
         average = jax.tree.map(lambda leaf: leaf / data.batches, total)

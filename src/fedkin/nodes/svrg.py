@@ -22,8 +22,8 @@ from fedkin.nodes import oracles
 from fedkin.nodes.draws import draw_batches_and_coins
 from fedkin.types import Array, Key, Vector
 
-LEAST_GAIN = 4
-"""Gradients of mini-batches are kept where they take at most this part of the memory of the data."""
+LEAST_RATIO = 4
+"""Gradients of mini-batches are kept where the data take at least so many times their memory."""
 
 
 class ReferenceGradients(NamedTuple):
@@ -73,22 +73,23 @@ class SvrgProblem(NamedTuple):
     """How many gradients or Hessian-vector products of a point one step of Algorithm 1 takes."""
 
 
-def remembered_gradients(objective: Objective, data: NodeData) -> int:
-    """Say how many gradients of mini-batches a node keeps with its reference point: all or none.
+def gradients_to_keep(objective: Objective, data: NodeData) -> int:
+    """Say how many gradients of mini-batches each of these nodes keeps with its reference point.
 
     A refresh passes through all mini-batches. The gradients it meets there are the ∇f_i(y) of every
-    step until the next refresh, so keeping them spares half of the gradients of a step. A model that is
-    large beside a mini-batch would need more memory for them than for the data; there they are computed
-    again in each step.
+    step until the next refresh, so keeping them spares half of the gradients of a step. All nodes get room
+    for as many as the largest has; where that, or a large model, would take too much memory beside the
+    data, none are kept, and steps compute them again.
     """
+    rows = data.turns.size
     gradient_bytes = objective.size * jnp.dtype(jnp.result_type(float)).itemsize
-    batch_bytes = data.inputs[0].size * data.inputs.dtype.itemsize
-    return data.turns.size if gradient_bytes * LEAST_GAIN <= batch_bytes else 0
+    return (
+        rows if data.batches.size * rows * gradient_bytes * LEAST_RATIO <= data.inputs.nbytes else 0
+    )
 
 
-def inner_problem(objective: Objective, data: NodeData) -> SvrgProblem:
-    """State the node's part of `eq:blopt_inner`."""
-    kept = remembered_gradients(objective, data)
+def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProblem:
+    """State the node's part of `eq:blopt_inner`, with so many gradients of mini-batches kept."""
     loss_and_gradient = partial(oracles.batch_loss_and_gradient, objective)
 
     def step_gradients(
@@ -153,7 +154,7 @@ class RoundResult(NamedTuple):
     """The mean loss of the mini-batches met, each at the iterate of its step."""
     evaluations: Array
     """Gradients or Hessian-vector products of single points, as Algorithm 1 counts them: the gradients
-    at the reference point count in each step, also where they are remembered."""
+    at the reference point count in each step, also where they are kept."""
 
 
 def svrg_round(

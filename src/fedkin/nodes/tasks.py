@@ -45,15 +45,18 @@ class Linearisation(NamedTuple):
     """The node's own gradient ∇L_k(θ). It never leaves the node."""
 
 
-def empty_slot(name: str, objective: Objective, data: NodeData | None = None) -> Any:
+def empty_slot(name: str, objective: Objective, kept: int = 0) -> Any:
     """Return the content of a slot before its first use.
 
-    Without the data its arrangement is right, but perhaps not the number of gradients it has room for.
+    Args:
+        name: The name of the slot.
+        objective: The model.
+        kept: How many gradients of mini-batches Local-SVRG keeps in training. An engine decides it;
+            it changes the shape of an array, not the arrangement.
     """
     zeros = jnp.zeros(objective.size, jnp.result_type(float))
     if name in ("inner", "adjoint"):
-        kept = svrg.remembered_gradients(objective, data) if data and name == "inner" else 0
-        gradients = svrg.ReferenceGradients.zeros(zeros, kept)
+        gradients = svrg.ReferenceGradients.zeros(zeros, kept if name == "inner" else 0)
         no, nothing = jnp.zeros((), bool), jnp.zeros((), zeros.dtype)
         return svrg.SvrgState(zeros, gradients, no, zeros, nothing)
     if name == "linearisation":
@@ -65,8 +68,13 @@ def begin_inner(
     objective: Objective, data: NodeData, state: NodeState, message: Message
 ) -> tuple[NodeState, Array]:
     """Begin Local-SVRG on the node's loss, at the point of the message."""
-    functions = svrg.inner_problem(objective, data)
+    functions = svrg.inner_problem(objective, data, _kept(state))
     return {"inner": svrg.svrg_start(functions, message["point"])}, data.points
+
+
+def _kept(state: NodeState) -> int:
+    """Tell from the room in the node's state how many gradients it keeps."""
+    return len(state["inner"].gradients.of_batches)
 
 
 def begin_adjoint(
@@ -108,7 +116,7 @@ def svrg_round(
         theta, target = state["linearisation"].theta, state["target"]
         functions = svrg.adjoint_problem(objective, data, theta, target)
     else:
-        functions = svrg.inner_problem(objective, data)
+        functions = svrg.inner_problem(objective, data, _kept(state))
     result = svrg.svrg_round(
         functions,
         state[problem],
