@@ -1,7 +1,5 @@
 """`fedkin bench`: mistakes, and the probes in processes of their own."""
 
-import json
-
 import pytest
 from typer.testing import CliRunner
 
@@ -26,13 +24,12 @@ def test_without_pytorch_it_says_how_to_get_it(monkeypatch):
     [
         (("--points", "75"), "no multiple of 50"),
         (("--plot", "times.txt"), "must end in .svg, .png or .pdf"),
-        (("--network", "MNIST"), "choose one of Fashion-MNIST, CIFAR-10"),
+        (("--plot", "times"), "must end in .svg, .png or .pdf"),
         (("--repeats", "0"), "greater than or equal to 1"),
         (("--points", "many"), "valid integer"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(arguments, message):
-    pytest.importorskip("torch", reason="needs the extra bench")
     assert message in refused(*arguments)
 
 
@@ -41,7 +38,6 @@ def test_the_cost_of_many_nodes_is_measured():
     assert found["data_megabytes"] == pytest.approx(8 * 50 * 784 / 1e6)
     assert found["node_step_microseconds"] > 0
     assert found["peak_megabytes"] > found["data_megabytes"]
-    assert json.dumps(found)
 
 
 def test_a_second_process_does_not_compile_again(tmp_path):

@@ -26,7 +26,8 @@ METHODS = {
     "ditto": ("ditto_shared_round", {"steps": PERIOD}),
     "pfedme": ("pfedme_round", {"steps": PERIOD, "iterations": 20, "reply": "shared"}),
 }
-"""The compiled code of the methods: FedAvg needs `inner`, Bi-level `inner` and `adjoint`."""
+"""The main tasks of the methods: FedAvg needs `inner`, Bi-level `inner` and `adjoint`. What the centre
+compiles for itself, its gradient and evaluation, is not among them."""
 
 
 def probe(settings: dict[str, Any]) -> dict[str, Any]:
@@ -41,13 +42,16 @@ def probe(settings: dict[str, Any]) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1]) | {"process_seconds": whole}
 
 
-def scaling(nodes: int, points: int, repeats: int = 5) -> dict[str, Any]:
-    """Time a node's SVRG step in a federation of many nodes, and measure the memory it takes."""
+def scaling(nodes: int, points: int, seconds: float = 4.0) -> dict[str, Any]:
+    """Time a node's SVRG step in a federation of many nodes, and measure the memory it takes.
+
+    Without refreshes: how many of them a few nodes happen to draw would decide the comparison.
+    """
     problem = BenchProblem("Fashion-MNIST", nodes=nodes, points=points)
     federation = problem.federation
     _call(problem, federation, "inner", start=True)
     times = []
-    for _ in range(repeats):
+    while not times or sum(times) < seconds:
         begin = time.perf_counter()
         _call(problem, federation, "inner", start=False)
         times.append(time.perf_counter() - begin)
@@ -56,8 +60,18 @@ def scaling(nodes: int, points: int, repeats: int = 5) -> dict[str, Any]:
         "points": points,
         "node_step_microseconds": float(np.median(times)) / (nodes * PERIOD) * 1e6,
         "data_megabytes": nodes * points * int(np.prod(problem.model.image_shape)) / 1e6,
-        "peak_megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "peak_megabytes": _peak_bytes() / 1e6,
     }
+
+
+def _peak_bytes() -> int:
+    """Return the most memory that this process has held."""
+    status = Path("/proc/self/status")
+    if status.exists():  # what `getrusage` says here includes the process that started this one
+        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        return int(fields["VmHWM"].split()[0]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def compilation(network: str, cache: str) -> dict[str, Any]:
@@ -78,7 +92,7 @@ def _call(
 ) -> None:
     task, options = METHODS[method]
     theta = problem.theta
-    svrg = {"point": theta, "refresh_probability": 0.02, "averaging_rate": 0.0}
+    svrg = {"point": theta, "refresh_probability": 0.0, "averaging_rate": 0.0}
     pull = {"shared": theta, "proximal": 10.0, "tolerance": 0.005}
     messages = {
         "inner": svrg,

@@ -50,7 +50,7 @@ class BenchProblem:
     def objective(self) -> Objective:
         """The network on prepared images."""
         images, _ = self.raw(0, 2)
-        return Objective.create(self.model, self.model.prepare(jnp.asarray(images)))
+        return Objective.create(self.model, self.model.prepare(images))
 
     @cached_property
     def theta(self) -> Vector:
@@ -69,7 +69,7 @@ class BenchProblem:
     def prepared(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the same as fedkin's model wants them."""
         images, labels = self.raw(node, points)
-        return np.asarray(self.model.prepare(jnp.asarray(images))), labels
+        return self.model.prepare(images), labels
 
     def batched(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the same, parted into the mini-batches that fedkin uses."""

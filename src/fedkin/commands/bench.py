@@ -42,15 +42,15 @@ def bench(
     json: JsonOption = False,
 ) -> None:
     """Time fedkin's engine against a plain PyTorch loop over nodes, in turns, in this process."""
+    if points % 50:
+        raise InputError(f"--points {points} is no multiple of 50, the size of a mini-batch")
+    if plot is not None and plot.suffix not in (".svg", ".png", ".pdf"):
+        raise InputError(f"--plot {plot}: the name must end in .svg, .png or .pdf")
     if importlib.util.find_spec("torch") is None:
         raise InputError(
             "the benchmark compares with PyTorch, which is not installed: "
             "pip install 'fedkin[bench]', or run `make bench`"
         )
-    if points % 50:
-        raise InputError(f"--points {points} is no multiple of 50, the size of a mini-batch")
-    if plot is not None and plot.suffix not in (".svg", ".png", ".pdf"):
-        raise InputError(f"--plot {plot}: the name must end in .svg, .png or .pdf")
     # Heavy imports, and PyTorch is an extra.
     from fedkin.bench import contests, work
     from fedkin.bench.figure import draw_outcomes

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -117,7 +118,7 @@ def stack_nodes(
             place += 1
     alike = all(len(part) == width for own in parts for part in own)
     return NodeData(
-        inputs=jnp.asarray(pool),
+        inputs=jax.device_put(pool, may_alias=True),  # not copied
         labels=jnp.asarray(label_pool),
         weights=None if alike else jnp.asarray(weights, jnp.result_type(float)),
         first=jnp.asarray(np.cumsum([0, *batches[:-1]]), jnp.int32),

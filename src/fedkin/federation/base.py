@@ -25,8 +25,8 @@ class Cost:
     bytes_down: int = 0
     """Bytes of the arrays that the centre sent to nodes, over all nodes."""
     node_points: tuple[int, ...] = ()
-    """Gradients or Hessian-vector products of single points that each node has computed; the centre,
-    where it computes too, comes after the nodes."""
+    """Gradients or Hessian-vector products of single points of each node, as the algorithm counts them; the
+    centre, where it computes too, comes after the nodes."""
 
     @property
     def points(self) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.scipy.special import logsumexp
 
@@ -25,7 +26,7 @@ class Model(Protocol):
         """What the outputs are: a row of scores (classification) or one number (regression)."""
         ...
 
-    def prepare(self, inputs: Array) -> Array:
+    def prepare(self, inputs: Array) -> Array | np.ndarray:
         """Rearrange raw inputs once, when data are loaded, without changing their type."""
         ...
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedkin.errors import InputError
 from fedkin.models.base import Statistics, Task, point_loss, squared_norm
@@ -54,14 +55,15 @@ class CNN:
                 f"of {self.kernels[0]} and {self.kernels[1]}: choose smaller kernels"
             )
 
-    def prepare(self, inputs: Array) -> Array:
+    def prepare(self, inputs: Array | np.ndarray) -> np.ndarray:
         """Rearrange images (point, height, width, channel) to (point, pixel of a window, window)."""
         if inputs.shape[1:] != self.image_shape:
             raise InputError(f"images of shape {self.image_shape} expected, not {inputs.shape[1:]}")
         kernel = self.kernels[0]
         rows, columns = self._first_places()
         border = ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0))
-        padded = jnp.pad(inputs, border)[:, : rows * kernel, : columns * kernel]
+        # By NumPy: JAX would compile this for every number of points.
+        padded = np.pad(np.asarray(inputs), border)[:, : rows * kernel, : columns * kernel]
         windows = padded.reshape(len(inputs), rows, kernel, columns, kernel, self.image_shape[2])
         return windows.transpose(0, 2, 4, 5, 1, 3).reshape(len(inputs), -1, rows * columns)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedkin.models.base import Model, Statistics
 from fedkin.types import Array, Key, Params, Vector
@@ -37,7 +38,7 @@ class Objective:
     point_dtype: str
 
     @classmethod
-    def create(cls, model: Model, inputs: Array) -> "Objective":
+    def create(cls, model: Model, inputs: Array | np.ndarray) -> "Objective":
         """Bind a model to the shape of its (prepared) inputs."""
         example = jax.ShapeDtypeStruct((2, *inputs.shape[1:]), inputs.dtype)
         leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), example))
