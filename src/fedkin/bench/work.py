@@ -54,11 +54,12 @@ def gradient_flops(model: CNN) -> int:
 def product_flops(model: CNN) -> int:
     """Count the operations of the matrix products of one point's Hessian-vector product.
 
-    The first layer: forward, its tangent, and the tangent of the weights' gradient. The others: two,
-    three (the activations' gradient and its tangent, a product of two variables) and two.
+    The first layer: forward, its tangent, and the tangent of the weights' gradient. The others: forward,
+    two for its tangent (of a product of two variables), the activations' gradient, two for its tangent, and
+    two for the tangent of the weights' gradient.
     """
     first, rest = _multiplications(model)
-    return 2 * (3 * first + 7 * rest)
+    return 2 * (3 * first + 8 * rest)
 
 
 def _multiplications(model: CNN) -> tuple[int, int]:
