@@ -6,9 +6,6 @@ from pathlib import Path
 
 import jax
 
-SMALLEST_COMPILATION = 0.1
-"""Seconds: code that took less to compile is not worth a file."""
-
 
 def keep_compiled_code(directory: Path) -> None:
     """Let JAX keep what it compiles in a directory, for this process, its children and those that come later.
@@ -18,7 +15,7 @@ def keep_compiled_code(directory: Path) -> None:
     """
     settings = {
         "jax_compilation_cache_dir": str(directory),
-        "jax_persistent_cache_min_compile_time_secs": SMALLEST_COMPILATION,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,  # reading a file is always faster
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     for name, value in settings.items():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -52,8 +53,7 @@ class Objective:
 
     def init(self, key: Key) -> Vector:
         """Draw the initial parameters."""
-        params = self.model.init(key, jnp.zeros((2, *self.point_shape), self.point_dtype))
-        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+        return _init(self, key)
 
     def unflatten(self, vector: Vector) -> Params:
         """Give the parameters back the arrangement that the model knows."""
@@ -88,3 +88,11 @@ class Objective:
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalisation statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)
+
+
+@partial(jax.jit, static_argnums=0)
+def _init(objective: Objective, key: Key) -> Vector:
+    params = objective.model.init(
+        key, jnp.zeros((2, *objective.point_shape), objective.point_dtype)
+    )
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
