@@ -15,7 +15,10 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 
 from fedkin import cli
 from fedkin.federation.flower import certificates, processes
+from fedkin.federation.flower import trial as trial_module
 from fedkin.federation.flower.layout import SUPERLINK, Layout, Running
+from fedkin.federation.flower.node_settings import node_settings
+from fedkin.jobs.loading import load_job
 
 
 class Answer:
@@ -182,6 +185,7 @@ def test_commands_say_what_is_no_federation(fedkin, tmp_path, command):
 @pytest.mark.parametrize(
     ("change", "parts"),
     [
+        (lambda text: text.replace('"127.0.0.1"', '"::"'), ["superlink.listen", "0.0.0.0"]),
         (lambda text: text.replace("listen", "lisen"), ["unknown key superlink.lisen"]),
         (lambda text: text + "port = 99999\n", ["node.1.port"]),
         (lambda text: text.replace("majority-1", "minority-1"), ["two nodes are called"]),
@@ -238,6 +242,15 @@ def test_a_stale_record_of_a_start_does_no_harm(fedkin, trial):
     assert fedkin("status", "trial").status == 0
 
 
+def test_status_while_the_superlink_does_not_answer(fedkin, trial, monkeypatch):
+    Layout(trial).write_running(Running(ports={SUPERLINK: processes.free_ports(1)[0]}))
+    monkeypatch.setattr(processes, "find", lambda identity: {12345: SUPERLINK})
+    answer = json.loads(fedkin("status", "trial", "--json").out)
+    assert answer["superlink"]["state"] == "silent"
+    assert {node["state"] for node in answer["nodes"].values()} == {"unknown"}
+    assert "does not answer" in fedkin("status", "trial").err
+
+
 def test_logs(fedkin, trial):
     refused(fedkin("logs", "trial"), "not written a log yet")
     refused(fedkin("logs", "trial", "minority-9"), "no log of 'minority-9'", "minority-1")
@@ -276,6 +289,28 @@ def test_run_refuses(fedkin, trial, tmp_path, content, more, parts):
     assert not (tmp_path / "r").exists()
 
 
+def test_options_alone_take_the_parameters_from_the_data(fedkin, trial, tmp_path):
+    """The paper's need many synchronizations: two steps of them would teach a model nothing."""
+    refused(fedkin("run", "trial", "--out", "r", "--steps", 2), "is down")
+    (job,) = (trial / "jobs").glob("options-*.toml")
+    assert load_job(job).study.runs()[0].settings.preset == "automatic"
+    (tmp_path / "study.toml").write_text("steps = 2")
+    refused(fedkin("run", "trial", "study.toml", "--out", "r"), "is down")
+    (job,) = (trial / "jobs").glob("study-*.toml")
+    assert load_job(job).study.runs()[0].settings.preset == "paper"
+
+
+def test_results_of_tables_are_not_written_over(fedkin, tables, tmp_path, monkeypatch):
+    assert fedkin("init", "f", *tables, "--validation", "own.csv").status == 0
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "weights.json").write_text("{}")
+    monkeypatch.setattr("fedkin.commands.federation_run.check_ready", lambda *_: None)
+    Layout(tmp_path / "f").write_running(Running(ports={SUPERLINK: 1}))
+    answer = fedkin("run", "f", "--out", "r")
+    refused(answer, "is not empty", "another --out")
+    assert "--force" not in answer.err
+
+
 def test_run_needs_out(fedkin, trial):
     refused(fedkin("run", "trial", "--steps", 1), "--out")
 
@@ -296,7 +331,10 @@ def test_a_job_names_the_centres_tables_from_its_own_file(fedkin, tmp_path):
     study = tmp_path / "studies" / "heart.toml"
     study.write_text('validation = "own.csv"\nlabel = "outcome"\n[federation]\nnodes = 3\n')
     refused(fedkin("run", "link", study, "--out", "r"), "is down")
-    job = tomllib.loads((tmp_path / "link" / "jobs" / "heart.toml").read_text())
+    refused(fedkin("run", "link", study, "--out", "r"), "is down")
+    first, second = (tmp_path / "link" / "jobs").glob("heart-*.toml")  # a file for each
+    assert first.read_text() == second.read_text()
+    job = tomllib.loads(first.read_text())
     assert job["validation"] == str(tmp_path / "studies" / "own.csv")
     study.write_text('validation = "own.csv"\nlabel = "outcome"\n')
     refused(fedkin("run", "link", study, "--out", "r"), "how many nodes take part")
@@ -351,7 +389,21 @@ def test_a_node_is_started_with_tls_and_its_key(fedkin, tables, credentials, bec
     assert told["name"] == "zurich"
     assert told["data"] == str(tmp_path / "a.csv")
     assert told["minimum-points"] == 20
+    assert told["minimum-batch"] == 5
     assert variables["FLWR_TELEMETRY_ENABLED"] == "0"
+
+
+@pytest.mark.parametrize("ending", [".dat", ""])
+def test_a_table_of_any_ending_is_one_of_a_trial(fedkin, tables, tmp_path, ending):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").rename(tmp_path / f"{name}{ending}")
+    nodes = ["--node", f"a=a{ending}", "--node", f"b=b{ending}", *tables[4:]]
+    assert fedkin("init", "f", *nodes, "--validation", "own.csv").status == 0
+    layout = Layout(tmp_path / "f")
+    node = layout.read().node[0]
+    assert node_settings(trial_module._told(layout, layout.read(), node)).is_table
+    (tmp_path / f"a{ending}").unlink()
+    refused(fedkin("up", "f"), "node 'a'", "not at")
 
 
 def test_insecure_has_to_be_asked_for(fedkin, tables, credentials, become):
@@ -402,9 +454,8 @@ def test_the_superlink_is_started_with_tls_and_authentication(fedkin, trial, bec
 
 def test_superlink_refuses(fedkin, trial, become):
     refused(fedkin("superlink", "trial", "--port", 0), "--port")
-    refused(
-        fedkin("superlink", "trial", "--listen", "203.0.113.77"), "not an address of this machine"
-    )
+    for address in ("203.0.113.77", "::", "::1", "localhost"):
+        refused(fedkin("superlink", "trial", "--listen", address), "--listen", address, "0.0.0.0")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -22,6 +22,7 @@ from fedkin.federation.attendance import (
     TooFewNodesError,
     stand_in,
 )
+from fedkin.federation.checks import find_faults
 from fedkin.models.linear import Ridge
 
 SIZES = [30, 30, 30, 30]
@@ -289,3 +290,28 @@ def test_the_stand_in_of_nodes_without_weight_is_a_plain_mean():
     good = {0: {"loss": np.float32(1)}, 2: {"loss": np.float32(3)}}
     replies = stand_in(good, 3, np.array([0.0, 1.0, 0.0]))
     np.testing.assert_allclose(replies["loss"], [1, 2, 3])
+
+
+def reply(value, size=4):
+    return {"point": np.full(size, value, np.float32), "loss": np.float32(1)}
+
+
+SENT = {"point": np.ones(4, np.float32)}
+
+
+def test_numbers_that_are_finite_nowhere_are_the_methods_fault_if_all_agree():
+    nowhere = [reply(np.nan), reply(np.inf), reply(np.nan)]
+    assert find_faults("inner_svrg_round", nowhere, SENT, 4) == [None] * 3
+
+
+@pytest.mark.parametrize("others", [[], [None], [None, None], [reply(1, size=3)]])
+def test_one_node_alone_does_not_make_a_run_diverge(others):
+    """The others were silent, or broken too: whose fault it is nobody knows."""
+    faults = find_faults("inner_svrg_round", [reply(np.nan), *others], SENT, 4)
+    assert "not finite" in faults[0]
+
+
+def test_a_single_reply_is_no_measure_of_itself():
+    faults = find_faults("inner_svrg_round", [reply(1e9), None], SENT, 4)
+    assert "out of all scale" in faults[0]
+    assert find_faults("inner_svrg_round", [reply(1e3), None], SENT, 4) == [None, None]

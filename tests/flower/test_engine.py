@@ -8,9 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fedkin
 from fedkin.errors import InputError
 from fedkin.experiments.cell import run_cell, set_up
+from fedkin.experiments.checkpoint import chosen_learning_rate
+from fedkin.experiments.store import RunDirectory
+from fedkin.federation.flower.engine import describe_nodes
 from fedkin.federation.flower.post import Post
+from fedkin.jobs.loading import load_job
 from fedkin.jobs.study import flower_engine
 from flower.fake_grid import FakeGrid
 from flower.trials import CASES, NAMES, assert_same, config, engine, outcome, settings
@@ -169,3 +174,144 @@ def test_a_node_of_another_data_set_cannot_take_part():
     grid = FakeGrid([settings("minority-1"), settings("majority-1"), other])
     with pytest.raises(InputError, match="fewer points than its owner wants"):
         set_up(config("fedavg"), engine=partial(flower_engine, Post(grid), wait=0.1))
+
+
+# Nodes that are gone for good
+
+
+def automatic(case, **more):
+    """A run whose step size comes from the nodes' own data."""
+    return config(case, preset="automatic", learning_rate=None, **more)
+
+
+@pytest.mark.parametrize("case", ["bilevel-adaptive", "fedavg"])
+def test_a_run_that_has_lost_a_node_for_good_is_resumed_without_it(case, tmp_path):
+    run = automatic(case, steps=3)
+
+    def stop(state):
+        raise StoppedError
+
+    def quick(grid):
+        return partial(flower_engine, Post(grid, patience=0.3, interval=0.01), wait=0.2)
+
+    grid = FakeGrid([settings(name) for name in NAMES])
+    with pytest.raises(StoppedError):
+        run_cell(run, tmp_path, engine=quick(grid), after_step=stop)
+    begun = chosen_learning_rate(RunDirectory(tmp_path, run).checkpoint)
+    grid = FakeGrid([settings(name) for name in NAMES])
+    grid.away.add("minority-1")  # the one whose data are the steepest decides no more
+    told = run_cell(run, tmp_path, engine=quick(grid))
+    history, _ = outcome(tmp_path, run)
+    assert any("minority-1 is not there" in warning for warning in told["warnings"])
+    assert history["weight minority-1"].tolist()[1:] == [0, 0]
+    assert history["weight minority-1"][0] > 0
+    assert history.step.tolist() == [1, 2, 3]
+    parameters = told["parameters"]
+    assert (parameters.get("inner") or parameters["settings"])["learning_rate"] == begun
+
+
+def test_a_run_begins_without_a_node_and_takes_it_in_when_it_comes():
+    grid = FakeGrid([settings(name) for name in NAMES])
+    grid.away.add("majority-2")
+    post = Post(grid, patience=0.3, interval=0.01)
+    run = config("bilevel-cg")
+    made = set_up(run, engine=partial(flower_engine, post, wait=0.05)).federation
+    np.testing.assert_array_equal(made.present, [True, True, False])
+    assert made.batches == set_up(run).federation.batches
+    made.begin_step(0)
+    product(made, start=True)
+    np.testing.assert_array_equal(made.present, [True, True, False])
+    grid.away.clear()
+    made.begin_step(1)
+    assert made.present.all()
+    expected = product(set_up(run).federation, start=True)
+    np.testing.assert_allclose(product(made, start=True), expected, rtol=1e-5)
+    grid.away |= {"majority-1", "majority-2"}
+    with pytest.raises(InputError, match=r"1 of 3 nodes are there after 0\.05 s"):
+        set_up(run, engine=partial(flower_engine, post, wait=0.05))
+
+
+def test_who_was_dropped_stays_so_over_a_checkpoint():
+    grid = FakeGrid([settings(name) for name in NAMES])
+    first, second = federation(grid), federation(grid)
+    first.present[1] = False
+    second.import_state(first.export_state())
+    np.testing.assert_array_equal(second.present, [True, False, True])
+
+
+def test_later_runs_of_a_study_go_on_without_a_node_that_is_gone(tmp_path):
+    grid = FakeGrid([settings(name) for name in NAMES])
+    grid.away.add("majority-1")
+    path = tmp_path / "study.toml"
+    path.write_text(
+        "dataset = 'digits'\nsetting = 2\nmethod = ['fedavg', 'ditto']\nmodel = 'logistic'\nsteps = 1\n"
+        "minority_nodes = 1\nmajority_nodes = 2\n[settings]\nrounds = 2\nlearning_rate = 0.05\n"
+        "[federation]\nwait = 0.1\npatience = 0.3\n"
+    )
+    load_job(path).carry_out(Post(grid, 0.3, 0.01), tmp_path / "out", resume=False)
+    runs = fedkin.results(tmp_path / "out")
+    assert len(runs) == 2
+
+
+def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again():
+    silent = {"majority-1": 2}
+
+    def tamper(name, reply):
+        silent[name] = silent.get(name, 0) - 1
+        return None if silent[name] >= 0 else reply
+
+    grid = FakeGrid([settings(name) for name in NAMES], tamper)
+    found = describe_nodes(Post(grid, patience=0.02, interval=0.01), 3, 2.0)
+    assert {node.name for node in found} == set(NAMES)
+
+
+def test_a_node_that_refuses_is_not_asked_again():
+    grid = FakeGrid([settings("minority-1"), settings("majority-1", **{"minimum-points": 10_000})])
+    with pytest.raises(InputError, match="fewer points"):
+        describe_nodes(Post(grid, patience=0.02, interval=0.01), 2, 0.5, enough=1)
+    assert len(grid.sent) == 2
+
+
+def test_a_node_that_came_back_slowly_is_no_stranger():
+    slow = {"now": False}
+
+    def tamper(name, reply):
+        return None if name == "majority-2" and slow["now"] else reply
+
+    grid = FakeGrid([settings(name) for name in NAMES], tamper)
+    over_flower = federation(grid, patience=0.05)
+    over_flower.present[2] = False
+    del grid.settings[102]
+    grid.settings[111] = settings("majority-2")
+    slow["now"] = True
+    over_flower.begin_step(1)
+    assert not over_flower.present[2]
+    slow["now"] = False
+    over_flower.begin_step(2)
+    assert over_flower.present.all()
+
+
+def test_what_has_no_beginning_is_not_asked_to_begin(caplog):
+    """The slope is of a linearisation: a node without one cannot be helped by asking again."""
+    grid = FakeGrid([settings(name) for name in NAMES])
+    over_flower = federation(grid)
+    product(over_flower, start=True)
+    grid.contexts[101].state.pop("slot.linearisation")
+    grid.contexts[101].state["series"].pop("linearisation")
+    before = len(grid.sent)
+    with caplog.at_level("INFO"):
+        over_flower.call("slope", {"vector": jnp.ones(650)}, key=jax.random.key(0))
+    assert len(grid.sent) == before + 3
+    notes = over_flower.end_step()
+    assert any("missed the beginning" in note for note in notes)
+    assert not any("cannot begin" in note for note in notes)
+
+
+def test_a_node_that_begins_anew_is_logged(caplog):
+    grid = FakeGrid([settings(name) for name in NAMES])
+    over_flower = federation(grid)
+    product(over_flower, start=True)
+    grid.contexts[101].state["series"].pop("linearisation")
+    with caplog.at_level("INFO"):
+        product(over_flower, start=False)
+    assert "majority-1 begins anew at hessian_product" in caplog.text

@@ -1,21 +1,26 @@
 """What a node answers: only what makes sense, only what its owner allows, and always something."""
 
 import io
+import os
 import pickle
+import stat
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from fedkin.errors import InputError
 from fedkin.federation.flower import node as node_module
 from fedkin.federation.flower import wire
 from fedkin.federation.flower.guard import FORMS
 from fedkin.federation.flower.node import answer
+from fedkin.federation.flower.node_settings import node_settings
 from fedkin.federation.flower.wire import Parcel, Refusal
 from flower.fake_grid import through_bytes
 from flower.trials import settings
@@ -192,6 +197,76 @@ def test_what_has_not_begun_cannot_go_on(node):
     assert node.ask(product, vector=theta()).has_content()
     # Another series is about another model: an old linearisation must not answer for it.
     refused(node.ask(product | {"series": 4}, vector=theta()), Refusal.NOT_BEGUN)
+
+
+def going_on(node, step, attempt):
+    """What a node answers to a round that goes on where the step before has ended."""
+    more = {"begin": False, "step": step, "attempt": attempt}
+    return node.ask(SVRG | more, point=theta())
+
+
+def begun_on_disk(place):
+    """A node that has done the step 0 of a run, and is killed then."""
+    node = Node(state=str(place))
+    node.ask(JOIN)
+    assert node.ask(SVRG | {"option.steps": 7}, point=theta()).has_content()
+    return node
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_two_kills_within_a_step_lose_nothing_of_the_step_before(tmp_path, asked_before):
+    """Each time the run is resumed, the node goes on from the end of the last finished step."""
+    expected = wire.unpack(
+        "answer", going_on(begun_on_disk(tmp_path / "one"), 1, "one").content, SIZE
+    )
+    begun_on_disk(tmp_path / "two")
+    for attempt in ("two", "three", "four"):
+        again = Node(state=str(tmp_path / "two"))
+        again.ask(JOIN | {"attempt": attempt})
+        if asked_before:  # before the first step: it is of step 0, and leaves nothing behind
+            assert again.ask(TASK | {"task": "smoothness", "attempt": attempt}).has_content()
+        reply = wire.unpack("answer", going_on(again, 1, attempt).content, SIZE)
+        np.testing.assert_array_equal(reply.vectors["point"], expected.vectors["point"])
+
+
+def test_what_is_kept_on_disk_is_for_the_owner_only(tmp_path):
+    before = os.umask(0)
+    try:
+        going_on(begun_on_disk(tmp_path / "state"), 1, "one")
+    finally:
+        os.umask(before)
+    kept = list((tmp_path / "state").glob("run-*.npz"))
+    assert len(kept) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+
+
+def test_mini_batches_of_single_points_are_refused():
+    """A step on one point would tell the centre that point's gradient."""
+    refused(Node().ask(JOIN | {"batch-size": 1}), Refusal.FORBIDDEN, "batch-size 1", "5")
+    # 200 points in mini-batches of at most 7: 29 of them, some with 6 points
+    assert Node().ask(JOIN | {"batch-size": 7}).has_content()
+    cautious = Node(**{"minimum-batch": 7})
+    refused(cautious.ask(JOIN | {"batch-size": 7}), Refusal.FORBIDDEN, "minimum-batch")
+    everything = Node(**{"minimum-batch": 1000})
+    refused(everything.ask(JOIN | {"batch-size": 100}), Refusal.FORBIDDEN, "minimum-batch")
+    assert everything.ask(JOIN | {"batch-size": 200}).has_content()
+    assert Node(**{"minimum-batch": 1}).ask(JOIN | {"batch-size": 1}).has_content()
+
+
+@pytest.mark.parametrize("ending", [".pq", ".dat", ""])
+def test_a_table_is_one_whatever_its_files_ending(tmp_path, ending):
+    frame = pd.DataFrame({"age": np.arange(20.0), "outcome": ["ill", "well"] * 10})
+    path = tmp_path / f"mine{ending}"
+    if ending == ".pq":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False)
+    reply = Node(data=str(path), label="outcome").ask({"kind": "describe"})
+    values = wire.unpack("answer", reply.content, 0).values
+    assert '"rows":20' in str(values["summary"])
+    with pytest.raises(InputError, match="label"):
+        node_settings({"name": "a", "data": str(path)})
 
 
 def test_what_is_wrong_with_the_data_is_told_to_the_owner_only(tmp_path, caplog):

@@ -52,7 +52,7 @@ def config(case, model="logistic", steps=2, **more):
         steps=steps,
         minority_nodes=1,
         majority_nodes=2,
-        settings=MethodSettings(preset="paper", **values),
+        settings=MethodSettings(**{"preset": "paper"} | values),
     )
 
 

@@ -94,7 +94,9 @@ def status(directory: DirectoryArgument, json: JsonOption = False) -> None:
             Text(str(layout.log(member.name)) if layout.log(member.name).exists() else "–"),
         )
     results.print(table)
-    if port is not None:
+    if members[0].state == "silent":
+        notes.print("note: the SuperLink does not answer: it is starting, or see its log")
+    elif port is not None:
         results.print(f"\nthe SuperLink listens at port {port}")
 
 

@@ -23,6 +23,7 @@ from fedkin.commands.federation_options import (
     MissingOption,
     PositiveOption,
     TaskOption,
+    check_listen_option,
     table_settings,
 )
 from fedkin.commands.fit import TaskName
@@ -78,7 +79,8 @@ def init(
     listen: Annotated[
         str,
         typer.Option(
-            metavar="ADDRESS", help="Where the SuperLink listens; 0.0.0.0 for other machines too."
+            metavar="ADDRESS",
+            help="Where the SuperLink listens: 127.0.0.1, or 0.0.0.0 for other machines too.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -155,6 +157,7 @@ def init(
     """
     require_flower()
     layout = Layout(directory)
+    check_listen_option(listen)
     _check_empty(layout)
     if (nodes is None) == (not node):
         raise InputError("say what nodes there are: --nodes 4, or --node FILE for each of them")

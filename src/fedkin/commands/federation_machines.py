@@ -17,6 +17,7 @@ from fedkin.commands.federation_options import (
     MissingOption,
     PositiveOption,
     TaskOption,
+    check_listen_option,
     table_settings,
 )
 from fedkin.commands.fit import TaskName
@@ -60,7 +61,8 @@ def superlink(
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Where to listen; by default as federation.toml says."
+            metavar="ADDRESS",
+            help="Where to listen: 0.0.0.0 or 127.0.0.1; by default as federation.toml says.",
         ),
     ] = None,
     port: Annotated[
@@ -77,6 +79,7 @@ def superlink(
     layout = Layout(directory)
     federation = layout.read()
     address = listen or federation.superlink.listen
+    check_listen_option(address)
     chosen = port or federation.superlink.port or DEFAULT_PORT
     if processes.find(federation.id):
         raise InputError(
@@ -84,8 +87,7 @@ def superlink(
         )
     if processes.port_is_taken(address, chosen):
         raise InputError(
-            f"port {chosen} at {address} is in use by another program, or {address} is not an address "
-            "of this machine: choose others with --port and --listen"
+            f"port {chosen} at {address} is in use by another program: choose another with --port"
         )
     if insecure:
         warn_insecure()
@@ -130,6 +132,9 @@ def node(
     minimum_points: Annotated[
         int, typer.Option(min=1, help="Take part only with at least so many rows.")
     ] = 10,
+    minimum_batch: Annotated[
+        int, typer.Option(min=1, help="Take part only where mini-batches have so many rows.")
+    ] = 5,
     allow: Annotated[
         str | None,
         typer.Option(
@@ -180,6 +185,7 @@ def node(
         "name": name,
         "data": str(data.absolute()),
         "minimum-points": minimum_points,
+        "minimum-batch": minimum_batch,
         "state": str(state.absolute() / "memory"),
     }
     if allow is not None:

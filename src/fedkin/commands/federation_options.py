@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from fedkin.commands.fit import COLUMNS_PANEL, TaskName
-from fedkin.federation.flower.layout import Option
+from fedkin.errors import InputError
+from fedkin.federation.flower.layout import Option, check_listen
 
 DirectoryArgument = Annotated[
     Path, typer.Argument(metavar="DIR", help="The directory that fedkin federation init made.")
@@ -64,6 +65,14 @@ MissingOption = Annotated[
         rich_help_panel=COLUMNS_PANEL,
     ),
 ]
+
+
+def check_listen_option(address: str) -> None:
+    """Refuse an address where the SuperLink's own commands would not find it."""
+    try:
+        check_listen(address)
+    except ValueError as error:
+        raise InputError(f"--listen: {error}") from error
 
 
 def table_settings(

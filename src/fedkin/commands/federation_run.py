@@ -6,6 +6,7 @@ import re
 import threading
 import time
 import tomllib
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -96,7 +97,7 @@ def run(
                 raise InputError(_with_log(failure, layout))
             show_outcome(outcome, out, json)
         else:
-            result_directory.check_writable(out, force=False)
+            check_fit_out(out)
             with notes.status(LEARNING) as status:
 
                 def look(state: control.RunState) -> None:
@@ -121,7 +122,12 @@ def write_job(layout: Layout, federation: FederationFile, study: Path | None, op
         content = _for_tables(layout, federation, content)
     else:
         content = _for_images(layout, federation, content)
-    path = layout.directory / "jobs" / (study.name if study is not None else "options.toml")
+    if study is None and not federation.centre:
+        # The paper's values need many more synchronizations than somebody who gives two options expects.
+        content = {**content, "settings": {"preset": "automatic"}}
+    # A name of its own for every run: the program at the centre reads it later, maybe after another.
+    stem = study.stem if study is not None else "options"
+    path = layout.directory / "jobs" / f"{stem}-{uuid.uuid4().hex[:8]}.toml"
     make_private_directory(path.parent)
     path.write_text(tomli_w.dumps(content), encoding="utf-8")
     return path
@@ -187,6 +193,13 @@ def check_study_out(out: Path, resume: bool) -> None:
             )
     elif present:
         raise InputError(f"{out} holds other files: choose a new or empty directory")
+
+
+def check_fit_out(out: Path) -> None:
+    """The same for a result from tables."""
+    if out.is_dir() and any(out.iterdir()):
+        raise InputError(f"{out} is not empty: choose another --out")
+    result_directory.check_writable(out, force=False)
 
 
 def check_ready(layout: Layout, federation: FederationFile, link: control.Control) -> None:

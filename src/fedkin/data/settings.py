@@ -140,10 +140,15 @@ _SETTING_FOUR: dict[str, Setting] = {
 _ALIASES = {"cifar10-jpeg": "cifar10"}
 
 
+def has_paper_setting(dataset: str) -> bool:
+    """Tell whether settings 1-4 are known for a data set."""
+    return _ALIASES.get(dataset, dataset) in _SETTING_FOUR
+
+
 def paper_setting(dataset: str, number: int) -> Setting:
     """Setting 1 (class frequencies differ), 2 (+ labels), 3 (1 + rotation) or 4 (all)."""
     known = _ALIASES.get(dataset, dataset)
-    if known not in _SETTING_FOUR:
+    if not has_paper_setting(dataset):
         near = difflib.get_close_matches(dataset.lower(), _SETTING_FOUR, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(

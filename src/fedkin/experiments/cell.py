@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fedkin.data.images import ImageSource
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.experiments import methods
-from fedkin.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedkin.experiments.checkpoint import chosen_learning_rate, load_checkpoint, save_checkpoint
 from fedkin.experiments.config import RunConfig
 from fedkin.experiments.history import to_row
 from fedkin.experiments.runner import Budget, Points, RunState, begin, run
@@ -119,9 +119,12 @@ def run_cell(
     directory.create()
     scene = set_up(config, data_directory, engine)
     key = methods.training_key(config.seed)
+    settings = config.settings
+    if settings.learning_rate is None:
+        settings = replace(settings, learning_rate=chosen_learning_rate(directory.checkpoint))
     algorithm, cost = methods.build(
         config.method,
-        config.settings,
+        settings,
         scene.federation,
         scene.centre,
         methods.building_key(config.seed),

@@ -115,6 +115,21 @@ def load_checkpoint(
         )
 
 
+def chosen_learning_rate(path: Path) -> float | None:
+    """Return the step size that a run was begun with; None if there is no checkpoint that says it.
+
+    Where it was chosen from the nodes' data, a run that goes on takes the same: asked again, the nodes
+    that are there now might lead to another.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            parameters = json.loads(archive["description"].tobytes())["made_with"]["parameters"]
+        training = parameters.get("inner") or parameters.get("settings") or parameters
+        return float(training["learning_rate"])
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        return None  # `load_checkpoint` says what is wrong with it
+
+
 def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Name what differs, with both values, of mappings of mappings."""
     wanted = json.loads(json.dumps(wanted))

@@ -34,6 +34,10 @@ NORM_CEILING = 1e4
 Nodes differ, but a node whose numbers are four orders of magnitude off is broken, or lies."""
 
 
+FEWEST_TO_BLAME_THE_METHOD = 2
+"""So many nodes have to agree that numbers are not finite before it is the method's fault."""
+
+
 def find_faults(
     task: str,
     answers: Sequence[Mapping[str, np.ndarray] | None],
@@ -42,8 +46,9 @@ def find_faults(
 ) -> list[str | None]:
     """Say of each reply what is wrong with it, or None; a missing reply has no fault of its own here.
 
-    Numbers that are not finite in *every* reply are not the nodes' fault but the method's (a learning
-    rate that is too large, say): those replies pass, and the algorithm sees that it has diverged.
+    If all nodes answered, two or more, and *no* answer's numbers are finite, that is not the nodes' fault
+    but the method's (a learning rate that is too large, say): those replies pass, and the algorithm sees
+    that it has diverged.
 
     Args:
         task: The task that was asked for.
@@ -56,14 +61,15 @@ def find_faults(
         number for number, own in enumerate(answers) if own is not None and faults[number] is None
     ]
     finite = [number for number in formed if _is_finite(answers[number] or {})]
-    if not finite:
+    if not finite and len(formed) == len(answers) >= FEWEST_TO_BLAME_THE_METHOD:
         return faults
     for number in set(formed) - set(finite):
         faults[number] = "its answer holds numbers that are not finite"
     largest_sent = max((_norm(array) for array in sent.values()), default=0.0)
-    for name in answers[finite[0]] or {}:
+    for name in (answers[finite[0]] or {}) if finite else ():
         norms = {number: _norm((answers[number] or {})[name]) for number in finite}
-        middle = sorted(norms.values())[(len(norms) - 1) // 2]
+        # A single reply is no measure of itself.
+        middle = sorted(norms.values())[(len(norms) - 1) // 2] if len(norms) > 1 else 0.0
         ceiling = NORM_CEILING * max(middle, largest_sent, 1.0)
         for number, norm in norms.items():
             if not norm <= ceiling and faults[number] is None:

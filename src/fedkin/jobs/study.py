@@ -1,8 +1,8 @@
 """A study (`docs/studies.md`) whose nodes are real."""
 
 import logging
+import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
 from fedkin.experiments.config import RunConfig, StudyConfig
 from fedkin.experiments.study import Report, carry_out
+from fedkin.federation.attendance import FEWEST_NODES
 from fedkin.federation.flower.engine import (
+    SEEKING_PATIENCE,
     Description,
     FlowerFederation,
     RunDescription,
@@ -38,7 +40,7 @@ class StudyJob:
             resume=resume,
             jobs=1,
             display=LogDisplay(),
-            engine=partial(flower_engine, post, wait=self.federation.wait),
+            engine=_Engine(post, self.federation.wait),
         )
         if outcome.failed:
             raise FedkinError(
@@ -64,13 +66,19 @@ def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
 def flower_engine(
     post: Post, config: RunConfig, data: FederatedData, objective: Objective, *, wait: float
 ) -> FlowerFederation:
-    """Let the nodes that are called as the study calls them do a run."""
-    nodes = {node.name: node for node in describe_nodes(post, len(data.names), wait)}
-    logger.info("nodes: %s", ", ".join(nodes))
+    """Let the nodes that are called as the study calls them do a run.
+
+    Those that are not there when the waiting is over are taken in when they come; two have to be there.
+    """
+    enough = min(FEWEST_NODES, len(data.names))
+    nodes = describe_nodes(post, len(data.names), wait, enough)
+    _check_names(nodes, data.names)
+    logger.info("nodes: %s", ", ".join(node.name for node in nodes))
     return FlowerFederation(
         post,
         objective,
-        _in_order(nodes, data.names),
+        data.names,
+        nodes,
         RunDescription(
             run=config.directory,
             seed=config.seed,
@@ -79,17 +87,35 @@ def flower_engine(
             task="classification",
             classes=len(data.classes),
         ),
+        # A node that is not there cannot be asked; the centre knows how many points it draws.
+        batches=max(math.ceil(len(labels) / config.batch_size) for _, labels in data.nodes),
     )
 
 
-def _in_order(nodes: dict[str, Description], names: tuple[str, ...]) -> list[Description]:
-    missing = [name for name in names if name not in nodes]
-    if missing:
+class _Engine:
+    """Lets the nodes do one run after the other; later ones do not wait long for who is gone."""
+
+    def __init__(self, post: Post, wait: float) -> None:
+        self._post, self._wait = post, wait
+
+    def __call__(
+        self, config: RunConfig, data: FederatedData, objective: Objective
+    ) -> FlowerFederation:
+        made = flower_engine(self._post, config, data, objective, wait=self._wait)
+        if not made.present.all():
+            self._wait = min(self._wait, SEEKING_PATIENCE)
+        return made
+
+
+def _check_names(nodes: list[Description], names: tuple[str, ...]) -> None:
+    """Tell misnamed nodes from missing ones."""
+    there = [node.name for node in nodes]
+    missing = [name for name in names if name not in there]
+    if missing and not set(there) <= set(names):
         raise InputError(
             f"the study has nodes called {', '.join(names)}, but {', '.join(missing)} is not among "
-            f"those that are there ({', '.join(nodes)}): name them so in their settings"
+            f"those that are there ({', '.join(there)}): name them so in their settings"
         )
-    return [nodes[name] for name in names]
 
 
 class LogDisplay:

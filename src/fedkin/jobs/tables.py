@@ -8,7 +8,7 @@ writes is written here too.
 import hashlib
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from fedkin.data.table_federation import Points, TableFederation
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.experiments import methods
-from fedkin.experiments.checkpoint import load_checkpoint, save_checkpoint
+from fedkin.experiments.checkpoint import chosen_learning_rate, load_checkpoint, save_checkpoint
 from fedkin.experiments.config import suggestion
 from fedkin.experiments.methods import MethodName, MethodSettings
 from fedkin.experiments.runner import Budget, RunState, begin, run
@@ -160,6 +160,7 @@ class _Scene:
         federation = FlowerFederation(
             post,
             objective,
+            [node.name for node in nodes],
             nodes,
             RunDescription(
                 run=digest,
@@ -176,10 +177,12 @@ class _Scene:
 
     def train(self, job: TableJob, checkpoint: Path, *, resume: bool) -> RunState:
         """Run the method, or go on from its checkpoint."""
-        keys = job.keys
+        keys, settings = job.keys, job.settings
+        if resume and settings.learning_rate is None:
+            settings = replace(settings, learning_rate=chosen_learning_rate(checkpoint))
         algorithm, cost = methods.build(
             keys.method,
-            job.settings,
+            settings,
             self.federation,
             self.centre,
             methods.building_key(keys.seed),

@@ -1,6 +1,7 @@
 """The seam over Flower: one message to each node, answered by `node.answer` where the data are."""
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import InputError
-from fedkin.federation.attendance import Answer, AttendedFederation
+from fedkin.federation.attendance import FEWEST_NODES, Answer, AttendedFederation
 from fedkin.federation.flower.guard import FORMS, NUMBER, OPTION
 from fedkin.federation.flower.node import write_key
 from fedkin.federation.flower.node_settings import DESCRIBE
@@ -80,36 +81,63 @@ class RunDescription:
         )
 
 
-def describe_nodes(post: Post, wanted: int, patience: float) -> list[Description]:
+AGAIN = 5.0
+"""Seconds, at most, after which a node that did not say who it is is asked again."""
+
+
+def describe_nodes(
+    post: Post, wanted: int, patience: float, enough: int | None = None
+) -> list[Description]:
     """Wait until so many nodes are connected and have said who they are; return them by name.
 
-    A node that refuses is not waited for a second time, but named if there are too few in the end.
+    A node that refuses is not asked a second time, but named if there are too few in the end; one that
+    does not answer is asked again while there is time.
+
+    Args:
+        post: How messages travel.
+        wanted: How many nodes are waited for.
+        patience: Seconds to wait for them.
+        enough: With so many of them go on when the time is over, if none has refused; None for all.
     """
     deadline = time.monotonic() + patience
-    asked: set[int] = set()
+    again: dict[int, float] = {}  # when to ask nodes that have been asked
     known: dict[str, Description] = {}
-    faults: list[str] = []
+    faults: dict[int, str] = {}
+    refused = False
     while len(known) < wanted:
-        fresh = post.connected() - asked
-        if fresh:
-            asked |= fresh
+        now = time.monotonic()
+        settled = {node.node for node in known.values()}
+        due = {
+            node
+            for node in post.connected() - settled
+            if node not in again or again[node] <= now <= deadline
+        }
+        if due:
             request = Parcel({"kind": DESCRIBE})
-            for node, reply in post.exchange(dict.fromkeys(fresh, request), 0).items():
+            replies = post.exchange(dict.fromkeys(due, request), 0)
+            for node, reply in replies.items():
                 description = _description(node, reply)
-                if isinstance(description, str):
-                    faults.append(description)
-                elif description.name in known:
-                    faults.append(f"two nodes are called {description.name!r}")
-                else:
+                again[node] = time.monotonic() + min(AGAIN, patience / 5)
+                faults.pop(node, None)
+                if not isinstance(description, str) and description.name not in known:
                     known[description.name] = description
-        elif time.monotonic() > deadline:
-            names = ", ".join(sorted(known)) or "none"
-            raise InputError(
-                f"{len(known)} of {wanted} nodes are there after {patience:g} s ({names}); "
-                + ("start the others" if not faults else "; ".join(faults))
-            )
+                    continue
+                if not isinstance(description, str):
+                    description = f"two nodes are called {description.name!r}"
+                faults[node] = description
+                if not reply.silent:
+                    again[node] = math.inf
+                    refused = True
+        elif now > deadline:
+            break
         else:
             time.sleep(min(1.0, max(post.interval, 0.0)))
+    if len(known) < (wanted if enough is None or refused else enough):
+        names = ", ".join(sorted(known)) or "none"
+        raise InputError(
+            f"{len(known)} of {wanted} nodes are there after {patience:g} s ({names}); "
+            + ("start the others" if not faults else "; ".join(faults.values()))
+        )
     return [known[name] for name in sorted(known)]
 
 
@@ -124,6 +152,13 @@ def _description(node: int, reply: Reply) -> Description | str:
     return Description(name, node, summary, lengths)
 
 
+@dataclass(frozen=True)
+class Refused:
+    """Why a node cannot take part."""
+
+    reason: str
+
+
 SLOTS = ("adjoint", "inner", "linearisation", "target")
 """The slots of a node's state that are begun by a series of calls."""
 
@@ -131,21 +166,31 @@ SLOTS = ("adjoint", "inner", "linearisation", "target")
 class FlowerFederation(AttendedFederation):
     """The nodes of a run, each a process with its own data.
 
-    Every node joins the run first; this costs one synchronization.
+    Every node joins the run first; this costs one synchronization. One that is not there, or does not
+    answer, is taken in when it is back.
 
     Args:
         post: How messages travel.
         objective: The model that the nodes train.
-        nodes: The nodes, in the order of their numbers.
+        names: The names of the run's nodes, in the order of their numbers.
+        nodes: Those of them that are there.
         run: What the nodes have to know.
+        batches: The largest number of mini-batches of a node, where it is known without asking.
     """
 
     def __init__(
-        self, post: Post, objective: Objective, nodes: Sequence[Description], run: RunDescription
+        self,
+        post: Post,
+        objective: Objective,
+        names: Sequence[str],
+        nodes: Sequence[Description],
+        run: RunDescription,
+        batches: int = 0,
     ) -> None:
         self._post = post
         self._run = run
-        self._addresses = [node.node for node in nodes]
+        there = {node.name: node.node for node in nodes}
+        self._addresses = [there.get(name) for name in names]
         self._strangers: set[int] = set()  # connected, but not of this run
         self._not_joined: set[int] = set()
         self._begun = 0  # series of calls that have begun so far
@@ -154,13 +199,22 @@ class FlowerFederation(AttendedFederation):
         )  # for each slot, the series it belongs to
         self._begin_vectors: dict[str, dict[str, np.ndarray]] = {}
         self._step = 0
-        names = [node.name for node in nodes]
-        super().__init__(objective, names, 0)
-        joined = self._join(list(range(len(names))), max(post.patience, JOINING_PATIENCE))
+        super().__init__(objective, names, batches)
+        asked = [number for number, name in enumerate(names) if name in there]
+        joined = self._join(asked, max(post.patience, JOINING_PATIENCE))
         for number, outcome in joined.items():
-            if isinstance(outcome, str):
-                raise InputError(f"{names[number]} cannot take part: {outcome}")
-        self.batches = max(int(outcome) for outcome in joined.values())
+            if isinstance(outcome, Refused):
+                raise InputError(f"{names[number]} cannot take part: {outcome.reason}")
+        sizes = {number: size for number, size in joined.items() if isinstance(size, int)}
+        if len(sizes) < min(FEWEST_NODES, len(names)):
+            present = ", ".join(names[number] for number in sizes) or "none"
+            raise InputError(
+                f"only {len(sizes)} of the nodes {', '.join(names)} answer ({present}): start the others"
+            )
+        for number in sorted(set(range(len(names))) - set(sizes)):
+            self.present[number] = False
+            self._note(f"{names[number]} is not there: the others begin without it")
+        self.batches = max([batches, *sizes.values()])
 
     def ask(
         self,
@@ -186,7 +240,9 @@ class FlowerFederation(AttendedFederation):
         replies = self._exchange(dict.fromkeys(nodes, request))
         bytes_down = dict.fromkeys(nodes, sum(array.nbytes for array in message.values()))
         late = [node for node in nodes if replies[node].refusal == Refusal.NOT_BEGUN]
-        if late and (not begins or task in self._begin_vectors):
+        if late and FORMS[task].begins and (not begins or task in self._begin_vectors):
+            names = ", ".join(self.names[node] for node in late)
+            logger.info("%s begins anew at %s: it has missed the beginning", names, task)
             whole = {**message, **self._begin_vectors.get(task, {})}
             again = self._request(task, whole, key, True, options)
             replies |= self._exchange(dict.fromkeys(late, again))
@@ -208,29 +264,36 @@ class FlowerFederation(AttendedFederation):
         connected = self._post.connected()
         patience = min(self._post.patience, SEEKING_PATIENCE)
         gone = {self.names[node]: node for node in absent if self._addresses[node] not in connected}
-        unknown = connected - set(self._addresses) - self._strangers
+        known = {address for address in self._addresses if address is not None}
+        unknown = connected - known - self._strangers
         if gone and unknown:
             request = Parcel({"kind": DESCRIBE})
             replies = self._post.exchange(dict.fromkeys(unknown, request), 0, patience)
             for address, reply in replies.items():
                 found = _description(address, reply)
+                if reply.silent:
+                    continue  # it is asked again when the next step begins
                 if isinstance(found, str) or found.name not in gone:
                     self._strangers.add(address)
                 else:
                     self._addresses[gone.pop(found.name)] = address
         there = [node for node in absent if self._addresses[node] in connected]
         joined = self._join(there, patience) if there else {}
-        return [node for node, outcome in joined.items() if not isinstance(outcome, str)]
+        return [node for node, outcome in joined.items() if isinstance(outcome, int)]
 
     def export_state(self) -> dict[str, Any]:
-        """Return the numbers of the series; what the nodes remember stays with them."""
-        return {"series": np.array([self._begun, *self._series.values()], np.int32)}
+        """Return the numbers of the series and who takes part; what nodes remember stays with them."""
+        return {
+            "series": np.array([self._begun, *self._series.values()], np.int32),
+            "present": self.present.copy(),
+        }
 
     def import_state(self, state: Mapping[str, Any]) -> None:
-        """Go on counting series where `export_state` was."""
+        """Go on where `export_state` was; who was dropped then is taken in by the next step, if there."""
         numbers = np.asarray(state["series"]).astype(int).tolist()
         self._begun = numbers[0]
         self._series |= zip(SLOTS, numbers[1:], strict=True)
+        np.logical_and(self.present, np.asarray(state["present"]), out=self.present)
 
     def _request(
         self,
@@ -258,23 +321,31 @@ class FlowerFederation(AttendedFederation):
         self, requests: Mapping[int, Parcel], patience: float | None = None
     ) -> dict[int, Reply]:
         """Exchange by the nodes' numbers in this run."""
-        by_address = {self._addresses[node]: parcel for node, parcel in requests.items()}
+        addresses = {node: self._address(node) for node in requests}
+        by_address = {addresses[node]: parcel for node, parcel in requests.items()}
         replies = self._post.exchange(by_address, self.objective.size, patience)
-        return {node: replies[self._addresses[node]] for node in requests}
+        return {node: replies[addresses[node]] for node in requests}
 
-    def _join(self, nodes: Sequence[int], patience: float) -> dict[int, int | str]:
-        """Ask nodes to join; return how many mini-batches each has, or why it cannot take part."""
+    def _address(self, node: int) -> int:
+        address = self._addresses[node]
+        assert address is not None  # a node is asked only where it has been found
+        return address
+
+    def _join(self, nodes: Sequence[int], patience: float) -> dict[int, "int | Refused | None"]:
+        """Ask nodes to join; return how many mini-batches each has, or None if it does not answer."""
         requests = {node: self._run.request(node) for node in nodes}
-        outcomes: dict[int, int | str] = {}
+        outcomes: dict[int, int | Refused | None] = {}
         for node, reply in self._exchange(requests, patience).items():
             values = {} if reply.parcel is None else reply.parcel.values
             size, batches = values.get("size"), values.get("batches")
-            if reply.parcel is None:
-                outcomes[node] = reply.fault or "no answer"
+            if reply.silent:
+                outcomes[node] = None
+            elif reply.parcel is None:
+                outcomes[node] = Refused(reply.fault or "no answer")
             elif values.get("name") != self.names[node] or type(batches) is not int:
-                outcomes[node] = "it is not who it was"
+                outcomes[node] = Refused("it is not who it was")
             elif size != self.objective.size:
-                outcomes[node] = (
+                outcomes[node] = Refused(
                     f"its data make a model of {size} parameters, the centre's one of "
                     f"{self.objective.size}"
                 )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from fedkin.data.settings import has_paper_setting
 from fedkin.errors import InputError
 from fedkin.federation.flower.certificates import make_private_directory
 
@@ -37,6 +38,22 @@ class ServerEntry(Strict):
     listen: str = "127.0.0.1"
     """The address it listens at; 0.0.0.0 for all of this machine."""
     port: int | None = Field(default=None, ge=1, le=65535)
+
+    @field_validator("listen")
+    @classmethod
+    def _is_address(cls, listen: str) -> str:
+        return check_listen(listen)
+
+
+def check_listen(address: str) -> str:
+    """Return where a SuperLink listens, if its own machine can reach it there as 127.0.0.1."""
+    if address not in ("127.0.0.1", "0.0.0.0"):
+        raise ValueError(
+            f"the SuperLink listens at 127.0.0.1 (this machine only) or 0.0.0.0 (all its addresses), not "
+            f"at {address}: its own processes and commands use 127.0.0.1; let the firewall choose "
+            "interfaces"
+        )
+    return address
 
 
 class NodeEntry(BaseModel):
@@ -130,8 +147,8 @@ class Layout:
         return Path(os.path.normpath(self.directory / Path(written).expanduser()))
 
     def data(self, written: str) -> str:
-        """Return where data lie: a path, or the name of a data set, which has no ending."""
-        return str(self.path(written)) if Path(written).suffix else written
+        """Return where data lie: the name of a known set of images, or else the path of a table."""
+        return written if has_paper_setting(written) else str(self.path(written))
 
     def read(self) -> FederationFile:
         """Read `federation.toml`."""

@@ -5,6 +5,7 @@ error tells the centre is what was wrong with the request; what is wrong with th
 to the node's log only, since such a message may quote a cell.
 """
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
@@ -18,8 +19,9 @@ from pydantic import ValidationError
 
 from fedkin.compilation import keep_compiled_code
 from fedkin.data.preprocessing import Preprocessing
-from fedkin.errors import FedkinError
+from fedkin.errors import FedkinError, InputError
 from fedkin.federation.flower import node_data, wire
+from fedkin.federation.flower.certificates import make_private_directory
 from fedkin.federation.flower.guard import check_task
 from fedkin.federation.flower.node_memory import NodeMemory, Snapshots
 from fedkin.federation.flower.node_settings import DESCRIBE, NodeSettings, node_settings
@@ -73,6 +75,8 @@ def _answer(message: Message, context: Context) -> Parcel:
     if not message.has_content():
         raise RefusedError(Refusal.INVALID, "the message has no content")
     if settings.state is not None:
+        with contextlib.suppress(InputError):  # without it nothing is kept, which is said elsewhere
+            make_private_directory(settings.state)
         keep_compiled_code(settings.state / "compiled")
     request = wire.unpack("request", message.content, LARGEST_MODEL)
     values = dict(request.values)
@@ -167,8 +171,8 @@ def _do_task(
         **asked.options,
     )
     kept_slots = own.export_state()
-    snapshots.save(kept_slots, series, step, memory.step)
-    memory.keep(kept_slots, dict.fromkeys(kept_slots, series), step)
+    snapshots.save(kept_slots, series, step)
+    memory.keep(kept_slots, dict.fromkeys(kept_slots, series))
     arrays = {name: np.asarray(array)[0] for name, array in replies.items()}
     return Parcel(
         {
@@ -192,6 +196,7 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
     if known not in _OWN:
         points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
         _check_enough(settings, len(points.labels))
+        _check_batches(settings, len(points.labels), joined["batch-size"])
         model = named_model(
             joined["model"],
             joined["task"],
@@ -226,6 +231,17 @@ def _check_enough(settings: NodeSettings, points: int) -> None:
     if points < settings.minimum_points:
         raise RefusedError(
             Refusal.FORBIDDEN, "this node has fewer points than its owner wants for taking part"
+        )
+
+
+def _check_batches(settings: NodeSettings, points: int, batch_size: int) -> None:
+    """Refuse mini-batches so small that an answer tells of single points."""
+    smallest = points // -(-points // batch_size)
+    if smallest < min(settings.minimum_batch, points):
+        raise RefusedError(
+            Refusal.FORBIDDEN,
+            f"with batch-size {batch_size} this node would have mini-batches of fewer points than the "
+            f"{settings.minimum_batch} that its owner wants at least (minimum-batch): choose a larger one",
         )
 
 

@@ -8,6 +8,8 @@ one method's nodes carry from step to step (FedAvg's reference points) is kept t
 import hashlib
 import json
 import logging
+import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedkin.errors import InputError
+from fedkin.federation.flower.certificates import make_private_directory
 from fedkin.models.objective import Objective
 from fedkin.nodes.tasks import empty_slot
 
@@ -48,12 +52,6 @@ class NodeMemory:
         record = self._records.get("series")
         return None if record is None else record.get(slot)  # pyright: ignore
 
-    @property
-    def step(self) -> int | None:
-        """The outer step that the node was last asked in."""
-        record = self._records.get("series")
-        return None if record is None else record.get("step")  # pyright: ignore
-
     def slots(self, objective: Objective) -> Slots:
         """Return the content of all slots."""
         found = {}
@@ -64,7 +62,7 @@ class NodeMemory:
                 found[slot] = _arranged(slot, leaves, objective)
         return found
 
-    def keep(self, slots: Slots, series: dict[str, int], step: int) -> None:
+    def keep(self, slots: Slots, series: dict[str, int]) -> None:
         """Replace these slots; `series` says which series they belong to."""
         for slot, content in slots.items():
             leaves = jax.tree.leaves(content)
@@ -72,11 +70,14 @@ class NodeMemory:
                 {str(place): Array(np.asarray(leaf)) for place, leaf in enumerate(leaves)}
             )
         known: dict[str, Any] = dict(self._records["series"])  # pyright: ignore
-        self._records["series"] = ConfigRecord({**known, **series, "step": step})
+        self._records["series"] = ConfigRecord({**known, **series})
 
 
 LASTING = ("inner",)
 """The slots that a series of calls may carry from one outer step to the next."""
+
+
+PRIVATE_AND_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class Snapshots:
@@ -94,7 +95,7 @@ class Snapshots:
         self._directory = directory
         self._name = hashlib.sha256(run.encode()).hexdigest()[:16]
 
-    def save(self, slots: Slots, series: int, step: int, last_step: int | None) -> None:
+    def save(self, slots: Slots, series: int, step: int) -> None:
         """Write the lasting ones among the slots that a message of this step has left."""
         arrays = {
             f"{slot}/{place}": np.asarray(leaf)
@@ -107,12 +108,16 @@ class Snapshots:
         latest, aside = self._places(self._directory)
         partial = latest.with_suffix(".partial.npz")
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            np.savez(partial, step=np.int64(step), series=np.int64(series), **arrays)  # pyright: ignore
-            if last_step not in (None, step) and latest.exists():
+            make_private_directory(self._directory)
+            partial.unlink(missing_ok=True)
+            with os.fdopen(os.open(partial, PRIVATE_AND_NEW, 0o600), "wb") as file:
+                np.savez(file, step=np.int64(step), series=np.int64(series), **arrays)  # pyright: ignore
+            # What the file says decides: a node that was started again remembers no step.
+            stored = _stored_step(latest)
+            if stored is not None and 0 <= stored < step:
                 latest.replace(aside)
             partial.replace(latest)
-        except OSError as error:
+        except (InputError, OSError) as error:
             # A run that cannot be resumed to the bit is better than none.
             logger.warning("cannot keep the node's state in %s: %s", self._directory, error)
 
@@ -133,7 +138,7 @@ class Snapshots:
                 }
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
                 logger.warning("the state in %s cannot be used: %s", path, error)
                 continue
             return slots, dict.fromkeys(slots, series)
@@ -141,6 +146,15 @@ class Snapshots:
 
     def _places(self, directory: Path) -> tuple[Path, Path]:
         return directory / f"run-{self._name}.npz", directory / f"run-{self._name}-before.npz"
+
+
+def _stored_step(path: Path) -> int | None:
+    """Return the outer step that a file is of; None if there is none that can be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return int(archive["step"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
 
 
 def _arranged(slot: str, leaves: list[np.ndarray], objective: Objective) -> Any:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from fedkin.data import lists
 from fedkin.data.federated import Target
 from fedkin.data.labels import binary_label, keep_labelled
+from fedkin.data.settings import has_paper_setting
 from fedkin.data.summaries import TableSummary, Task, summarise
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
@@ -82,6 +83,9 @@ class NodeSettings(TableDescription):
     """A CSV or Parquet file; or `digits` and so on: images of a trial federation."""
     minimum_points: PositiveInt = 10
     """The node takes part only if it has at least so many points."""
+    minimum_batch: PositiveInt = 5
+    """It takes part only where a mini-batch has at least so many points, or all that it has: what it
+    answers to a study of smaller ones is about single points."""
     allow: tuple[str, ...] = (DESCRIBE, *FORMS)
     """The requests that the node answers, separated by commas."""
     state: Path | None = None
@@ -112,8 +116,8 @@ class NodeSettings(TableDescription):
 
     @property
     def is_table(self) -> bool:
-        """Whether the data are a table and not images."""
-        return Path(self.data).suffix.lower() in {".csv", ".parquet", ".data", ".tsv", ".txt"}
+        """Whether the data are a table and not images: whatever its file's ending, it has a label."""
+        return self.label is not None or not has_paper_setting(self.data)
 
 
 def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:

@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedkin.federation.flower import wire
-from fedkin.federation.flower.wire import Parcel, RefusedError
+from fedkin.federation.flower.wire import Parcel, Refusal, RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,8 @@ class Reply:
     fault: str | None = None
     refusal: int | None = None
     """The number of the error that the node answered with."""
+    silent: bool = False
+    """Whether the node itself has said nothing: it may, if it is asked again."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Post:
             patience: Seconds, in place of the usual ones.
         """
         patience = self.patience if patience is None else patience
-        replies = {node: Reply(None, "it did not answer in time") for node in requests}
+        replies = {node: Reply(None, "it did not answer in time", silent=True) for node in requests}
         # A message that nobody fetches any more should not wait for a node that comes back later.
         messages = [
             Message(wire.pack("request", parcel), node, wire.MESSAGE_TYPE, ttl=patience + 60)
@@ -64,7 +66,7 @@ class Post:
             if number:
                 waiting[number] = node
             else:
-                replies[node] = Reply(None, "it is not connected")
+                replies[node] = Reply(None, "it is not connected", silent=True)
         deadline = time.monotonic() + patience
         while waiting:
             for message in self.grid.pull_messages(list(waiting)):
@@ -80,7 +82,9 @@ class Post:
 def _read(message: Message, largest: int) -> Reply:
     if message.has_error():
         code, reason = message.error.code, message.error.reason or "no reason given"
-        return Reply(None, f"it answered with an error ({reason[:300]})", code)
+        # Flower's own numbers are small: it answers by itself for a node that is gone.
+        silent = code < min(Refusal)
+        return Reply(None, f"it answered with an error ({reason[:300]})", code, silent)
     try:
         return Reply(wire.unpack("answer", message.content, largest))
     except RefusedError as error:

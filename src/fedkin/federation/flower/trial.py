@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedkin.data.settings import has_paper_setting
 from fedkin.errors import InputError
 from fedkin.federation.flower import certificates, control, processes
 from fedkin.federation.flower.launch import Node, Server, superlink_command, supernode_command
@@ -38,7 +39,7 @@ class Member:
     process: int | None
     """The id of its process on this machine, if it has one."""
     state: str
-    """`running` or `down` for the SuperLink; `online`, `offline`, … for a node, or `unknown`."""
+    """`running`, `silent` or `down` for the SuperLink; `online`, `offline`, … or `unknown` for a node."""
 
 
 def up(layout: Layout, tell: Tell) -> dict[str, int]:
@@ -84,17 +85,20 @@ def status(layout: Layout) -> list[Member]:
     mains: dict[str, int] = {}
     for pid, role in sorted(processes.find(federation.id).items()):
         mains.setdefault(role, pid)  # the lowest: the others were started by it
-    server = Member(SUPERLINK, mains.get(SUPERLINK), "running" if SUPERLINK in mains else "down")
     states: dict[str, str] = {}
+    server, otherwise = "down", "down"
     if SUPERLINK in mains:
-        with connect(layout) as link:
-            states = {node.name: node.status for node in link.nodes()}
+        server, otherwise = "running", "unknown"
+        try:
+            with connect(layout) as link:
+                states = {node.name: node.status for node in link.nodes()}
+        except InputError:
+            server = "silent"  # it is starting, or too busy to answer
     names = dict.fromkeys([*(node.name for node in federation.node), *states])
-    nodes = [
-        Member(name, mains.get(name), states.get(name, "unknown" if states else "down"))
-        for name in names
+    return [
+        Member(SUPERLINK, mains.get(SUPERLINK), server),
+        *(Member(name, mains.get(name), states.get(name, otherwise)) for name in names),
     ]
-    return [server, *nodes]
 
 
 def connect(layout: Layout) -> AbstractContextManager[control.Control]:
@@ -118,7 +122,7 @@ def _check_files(layout: Layout, federation: FederationFile) -> None:
     for node in federation.node:
         certificates.check_private_key(layout.node_key(node.name))
         data = layout.data(node.data)
-        if data != node.data and not Path(data).is_file():
+        if not has_paper_setting(node.data) and not Path(data).is_file():
             raise InputError(f"{layout.file}: the data of node '{node.name}' are not at {data}")
         try:
             node_settings(_told(layout, federation, node))

@@ -6,18 +6,20 @@ one. It runs fedkin's own code only, whatever app a run brings: the app is never
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import psutil
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import SubStatus
-from flwr.common.serde import context_from_proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.common.serde import context_from_proto, message_from_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -43,7 +45,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
-from fedkin.federation.flower.node import answer
+from fedkin.federation.flower.node import MOST_RUNS, answer
+from fedkin.federation.flower.wire import Refusal
 
 logger = logging.getLogger("fedkin.node")
 
@@ -69,6 +72,7 @@ class Worker:
     def __init__(self, address: str, secret: bytes | None) -> None:
         self._address = address
         self._computing = threading.Lock()
+        self._memories: dict[int, RecordDict] = {}  # by run, the newest of each
         interceptors: list = []
         if secret is not None:
             interceptors.append(
@@ -94,23 +98,56 @@ class Worker:
 
     def _work(self, task: int, token: str) -> None:
         client = self._connect(RuntimeTokenHttpInterceptor(token))
-        context, status, details = None, SubStatus.FAILED, "the message could not be fetched"
         heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heartbeat.start()
         try:
-            message, context = _fetch(client)
-            with self._computing:
-                TaskIdentity.task_id, TaskIdentity.run_id = task, context.run_id
-                TaskIdentity.node_id = context.node_id
-                reply = answer(message, context)
-                push_message(client, reply, context)
-            status, details = SubStatus.COMPLETED, ""
+            self._respond(client, task)
         except Exception:
-            logger.exception("a message could not be answered")
+            # A SuperNode that is told of a failure waits for an answer for ever, and for nothing else.
+            # One that hears no heartbeat any more gives the message up and answers by itself.
+            logger.exception("a message was not answered, not even with an error")
         finally:
-            push_task_output(client, context, status, details)
-            heartbeat.stop()
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                heartbeat.stop()
             client.close()
+
+    def _respond(self, client: RuntimeHttpClient, task: int) -> None:
+        """Fetch a message and answer it: with an error, if it cannot be read or answered."""
+        context = context_from_proto(client.PullTaskInput(PullTaskInputRequest()).context)
+        pulled = client.PullMessages(PullAppMessagesRequest())
+        envelope, tree = message_from_proto(pulled.messages_list[0]), pulled.message_object_trees[0]
+        envelope.metadata.__dict__["_message_id"] = tree.object_id
+        status, details = SubStatus.COMPLETED, ""
+        try:
+            message = _fetch(client, context, tree)
+            with self._at_work(task, context):
+                push_message(client, answer(message, context), context)
+        except Exception as error:
+            logger.exception("a message could not be answered")
+            status, details = SubStatus.FAILED, "the message could not be read or answered"
+            reason = f"{details} ({type(error).__name__}); the log of the node's owner says where"
+            with self._at_work(task, context):
+                refusal = Message(Error(int(Refusal.INTERNAL), reason), reply_to=envelope)
+                push_message(client, refusal, context)
+        push_task_output(client, context, status, details)
+
+    @contextlib.contextmanager
+    def _at_work(self, task: int, context: Context) -> Iterator[None]:
+        """Be the only one at work, with what the node remembers of the run.
+
+        The SuperNode hands out the next message as soon as it has an answer, and gets the node's memory
+        only after that: what is remembered here may be newer.
+        """
+        with self._computing:
+            TaskIdentity.task_id, TaskIdentity.run_id = task, context.run_id
+            TaskIdentity.node_id = context.node_id
+            context.state = self._memories.pop(context.run_id, context.state)
+            try:
+                yield
+            finally:
+                self._memories[context.run_id] = context.state
+                while len(self._memories) > MOST_RUNS:
+                    del self._memories[next(iter(self._memories))]
 
     def _connect(self, *interceptors: Any) -> RuntimeHttpClient:
         return RuntimeHttpClient.from_server_address(
@@ -125,15 +162,12 @@ class Worker:
         )
 
 
-def _fetch(client: RuntimeHttpClient) -> tuple[Message, Context]:
-    """Fetch a message and the node's memory; the app that goes with them is left where it is.
+def _fetch(client: RuntimeHttpClient, context: Context, tree: ObjectTree) -> Message:
+    """Fetch the parts of a message; the app that goes with it is left where it is.
 
     As Flower's own `pull_task_input`, but with shorter waits: a part of the message that has not arrived
     yet is asked for again after a twentieth of a second, not after a whole one.
     """
-    context = context_from_proto(client.PullTaskInput(PullTaskInputRequest()).context)
-    pulled = client.PullMessages(PullAppMessagesRequest())
-    tree = pulled.message_object_trees[0]
     node, run = Node(node_id=context.node_id), context.run_id
     contents = pull_objects(
         [part.object_id for part in iterate_object_tree(tree)],
@@ -147,7 +181,7 @@ def _fetch(client: RuntimeHttpClient) -> tuple[Message, Context]:
     )
     message = cast(Message, inflate_object_from_contents(tree.object_id, contents))
     message.metadata.__dict__["_message_id"] = tree.object_id
-    return message, context
+    return message
 
 
 def main() -> None:

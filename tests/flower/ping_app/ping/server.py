@@ -44,7 +44,7 @@ def main(grid, context):
     images = model.prepare(load_images("digits").train_images[:2])
     objective = Objective.create(model, images)
     run = RunDescription("timing", 0, 50, "cnn", "classification", 10)
-    federation = FlowerFederation(post, objective, ours, run)
+    federation = FlowerFederation(post, objective, [node.name for node in ours], ours, run)
     key = jax.random.key(0)
     point = objective.init(key)
 

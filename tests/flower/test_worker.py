@@ -1,0 +1,158 @@
+"""The worker against a SuperNode that is none: every message is answered, whatever it is made of."""
+
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import context_from_proto, context_to_proto, message_to_proto
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+
+from fedkin.federation.flower import wire, worker
+from fedkin.federation.flower.wire import Parcel, Refusal
+from flower.fake_grid import TaskIdentity
+from flower.trials import settings
+
+
+class StubNode:
+    """Hands one message out and notes what comes back."""
+
+    def __init__(self, content, state=None, damage=lambda data: data, refuses=()):
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 0
+        message = Message(content, 7, "train")
+        message.metadata.__dict__["_message_id"] = message.object_id
+        self.tree = get_object_tree(message)
+        self.parts = {
+            name: damage(part.deflate()) for name, part in get_all_nested_objects(message).items()
+        }
+        self.envelope = message_to_proto(remove_content_from_message(message))
+        self.context = context_to_proto(
+            Context(1, 7, settings("minority-1"), state or RecordDict(), {})
+        )
+        self.refuses = refuses
+        self.replies, self.statuses, self.states = [], [], []
+        self.closed = False
+
+    def PullTaskInput(self, request):  # noqa: N802
+        return SimpleNamespace(context=self.context)
+
+    def PullMessages(self, request):  # noqa: N802
+        return SimpleNamespace(messages_list=[self.envelope], message_object_trees=[self.tree])
+
+    def PullObject(self, request):  # noqa: N802
+        content = self.parts[request.object_id]
+        return SimpleNamespace(object_found=True, object_available=True, object_content=content)
+
+    def ConfirmMessageReceived(self, request):  # noqa: N802
+        pass
+
+    def PushMessages(self, request):  # noqa: N802
+        if len(self.replies) < len(self.refuses):
+            self.replies.append(None)
+            raise self.refuses[len(self.replies) - 1]
+        self.replies.extend(request.messages_list)
+        return SimpleNamespace(objects_to_push=[], session_id="one")
+
+    def PushObject(self, request):  # noqa: N802
+        raise AssertionError("no part of it was asked for")
+
+    def PushTaskOutput(self, request):  # noqa: N802
+        self.statuses.append(request.sub_status)
+        self.states.append(context_from_proto(request.context).state)
+
+    def SendTaskHeartbeat(self, request):  # noqa: N802
+        return SimpleNamespace(success=True)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Let one worker answer the messages of one stub after the other."""
+    stubs = [None]  # the first connection looks for work
+    monkeypatch.setattr(worker.Worker, "_connect", lambda self, *interceptors: stubs.pop())
+    made = worker.Worker("127.0.0.1:1", None)
+
+    def work(stub):
+        stubs.append(stub)
+        made._work(1, "token")
+        return stub
+
+    return work
+
+
+def request(**values):
+    return wire.pack("request", Parcel(values))
+
+
+def test_a_message_is_answered(work):
+    stub = work(StubNode(request(kind="describe")))
+    (reply,) = stub.replies
+    assert not reply.HasField("error")
+    assert reply.metadata.reply_to_message_id == stub.tree.object_id
+    assert stub.statuses == ["completed"]
+    assert stub.closed
+
+
+def test_a_message_that_cannot_be_read_is_answered_with_an_error(work):
+    """Without an answer the SuperNode would wait for ever, and the node be silent from then on."""
+    stub = work(StubNode(request(kind="describe"), damage=lambda data: data[: len(data) // 2]))
+    (reply,) = stub.replies
+    assert reply.error.code == Refusal.INTERNAL
+    assert reply.metadata.reply_to_message_id == stub.tree.object_id
+    assert reply.metadata.dst_node_id == stub.envelope.metadata.src_node_id
+    assert stub.statuses == ["failed"]
+
+
+def test_an_answer_that_cannot_be_sent_becomes_an_error(work):
+    stub = work(StubNode(request(kind="describe"), refuses=[ValueError("too long")]))
+    assert stub.replies[-1].error.code == Refusal.INTERNAL
+    assert "too long" not in stub.replies[-1].error.reason
+    assert stub.statuses == ["failed"]
+
+
+def test_a_node_that_can_send_nothing_lets_its_token_expire(work):
+    """Told that the work has failed, the SuperNode would not answer by itself."""
+    lost = httpx.ConnectError("gone")
+    stub = work(StubNode(request(kind="describe"), refuses=[lost, lost]))
+    assert stub.statuses == []
+    assert stub.closed
+
+
+def test_a_heartbeat_that_has_ended_by_itself_does_no_harm(work, monkeypatch):
+    monkeypatch.setattr(worker.HeartbeatSender, "_run", lambda self: None)
+    start = worker.HeartbeatSender.start
+
+    def start_and_end(self):
+        start(self)
+        self._thread.join()
+
+    monkeypatch.setattr(worker.HeartbeatSender, "start", start_and_end)
+    stub = work(StubNode(request(kind="describe")))
+    assert stub.statuses == ["completed"]
+    assert stub.closed
+
+
+JOIN = {
+    "kind": "join",
+    "run": "a run",
+    "attempt": "one",
+    "number": 0,
+    "seed": 0,
+    "batch-size": 50,
+    "model": "logistic",
+    "task": "classification",
+    "classes": 10,
+    "l2": -1.0,
+    "preprocessing": "",
+}
+
+
+def test_the_newest_memory_counts_not_the_one_that_was_handed_out(work):
+    """The SuperNode may hand out a message before it has the memory that the last one left."""
+    joined = work(StubNode(request(**JOIN)))
+    assert "joined" in joined.states[0]
+    later = work(StubNode(request(kind="describe")))  # with an empty memory
+    assert "joined" in later.states[0]
