@@ -256,6 +256,7 @@ def test_a_second_start_is_refused(running):
     assert len(online(running)) == 4
 
 
+@pytest.mark.flower
 def test_a_start_that_was_killed_leaves_nothing_after_down(tmp_path):
     directory = tmp_path / "half"
     fedkin("init", directory, "--nodes", "2", "--json")
@@ -280,6 +281,7 @@ def test_a_start_that_was_killed_leaves_nothing_after_down(tmp_path):
     assert fedkin("down", directory, "--json")["stopped"] == []
 
 
+@pytest.mark.flower
 def test_a_start_that_fails_stops_what_it_has_started(tmp_path):
     directory = tmp_path / "broken"
     fedkin("init", directory, "--nodes", "2", "--json")

@@ -81,7 +81,12 @@ class BenchProblem:
     @cached_property
     def federation(self) -> SimulatedFederation:
         """The nodes."""
-        nodes = [self.prepared(node, self.points) for node in range(self.nodes)]
+        # All images in one array, which goes back to the system as a whole.
+        shape = (self.nodes, self.points, *self.objective.point_shape)
+        images, labels = np.empty(shape, np.uint8), np.empty(shape[:2], np.int32)
+        for node in range(self.nodes):
+            images[node], labels[node] = self.prepared(node, self.points)
+        nodes = list(zip(images, labels, strict=True))
         return SimulatedFederation(self.objective, nodes, batch_size=BATCH_SIZE, seed=SEED)
 
     @cached_property
