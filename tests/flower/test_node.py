@@ -23,23 +23,10 @@ from fedkin.federation.flower.node import answer
 from fedkin.federation.flower.node_settings import node_settings
 from fedkin.federation.flower.wire import Parcel, Refusal
 from flower.fake_grid import through_bytes
-from flower.trials import settings
+from flower.trials import JOIN, settings
 
 SOURCE = Path(node_module.__file__).parents[3]
 SIZE = 650
-JOIN = {
-    "kind": "join",
-    "run": "a run",
-    "attempt": "one",
-    "number": 0,
-    "seed": 0,
-    "batch-size": 50,
-    "model": "logistic",
-    "task": "classification",
-    "classes": 10,
-    "l2": -1.0,
-    "preprocessing": "",
-}
 TASK = {
     "kind": "task",
     "task": "loss",

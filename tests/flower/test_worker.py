@@ -12,7 +12,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from fedkin.federation.flower import wire, worker
 from fedkin.federation.flower.wire import Parcel, Refusal
 from flower.fake_grid import TaskIdentity
-from flower.trials import settings
+from flower.trials import JOIN, settings
 
 
 class StubNode:
@@ -133,21 +133,6 @@ def test_a_heartbeat_that_has_ended_by_itself_does_no_harm(work, monkeypatch):
     stub = work(StubNode(request(kind="describe")))
     assert stub.statuses == ["completed"]
     assert stub.closed
-
-
-JOIN = {
-    "kind": "join",
-    "run": "a run",
-    "attempt": "one",
-    "number": 0,
-    "seed": 0,
-    "batch-size": 50,
-    "model": "logistic",
-    "task": "classification",
-    "classes": 10,
-    "l2": -1.0,
-    "preprocessing": "",
-}
 
 
 def test_the_newest_memory_counts_not_the_one_that_was_handed_out(work):

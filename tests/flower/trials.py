@@ -12,6 +12,21 @@ from fedkin.jobs.study import flower_engine
 
 NAMES = ("minority-1", "majority-1", "majority-2")
 
+JOIN = {
+    "kind": "join",
+    "run": "a run",
+    "attempt": "one",
+    "number": 0,
+    "seed": 0,
+    "batch-size": 50,
+    "model": "logistic",
+    "task": "classification",
+    "classes": 10,
+    "l2": -1.0,
+    "preprocessing": "",
+}
+"""A request to join that a node of digits accepts."""
+
 CASES = {
     "bilevel-cg": ("bilevel", {"solver": "cg", "solver_iterations": 3}),
     "bilevel-svrg": ("bilevel", {"solver": "svrg"}),
