@@ -214,13 +214,14 @@ def _compile_side_by_side(calls: Sequence[tuple[partial, tuple]]) -> list[Callab
     Tracing is done here, because settings of JAX such as 64 bits do not reach other threads.
     """
     keys = [_code_key(function, arguments) for function, arguments in calls]
-    with ThreadPoolExecutor(len(calls)) as threads:
-        begun = {
-            key: threads.submit(jax.jit(function).lower(*arguments).compile, SINGLE_THREADED)
-            for key, (function, arguments) in zip(keys, calls, strict=True)
-            if key not in COMPILED
-        }
-        COMPILED.update({key: compiling.result() for key, compiling in begun.items()})
+    missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in COMPILED}
+    if missing:  # only the first calls; no threads are begun in all later ones
+        with ThreadPoolExecutor(len(missing)) as threads:
+            begun = {
+                key: threads.submit(jax.jit(function).lower(*arguments).compile, SINGLE_THREADED)
+                for key, (function, arguments) in missing.items()
+            }
+            COMPILED.update({key: compiling.result() for key, compiling in begun.items()})
     return [COMPILED[key] for key in keys]
 
 
