@@ -11,6 +11,7 @@ from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
 from fedkin.federation.flower.post import Post
+from fedkin.jobs import tables as jobs_tables
 from fedkin.jobs.loading import load_job
 from flower.fake_grid import FakeGrid
 
@@ -105,6 +106,71 @@ def test_no_row_crosses_the_wire(tables, tmp_path):
                 assert not isinstance(value, (list, bytes))
                 if isinstance(value, str):
                     assert not any(text in value for text in texts)
+
+
+class KilledError(Exception):
+    """The centre's process is gone."""
+
+
+@pytest.fixture
+def killed(tables, tmp_path, monkeypatch):
+    """A job whose centre was killed after its first step; its nodes go on living."""
+    nodes = grid(tables)
+    path = write_job(tmp_path)
+    path.write_text(path.read_text() + "wait = 0.1")
+    save = jobs_tables.save_checkpoint
+
+    def save_and_die(*arguments):
+        save(*arguments)
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs_tables, "save_checkpoint", save_and_die)
+        with pytest.raises(KilledError):
+            load_job(path).carry_out(Post(nodes), tmp_path / "result", resume=False)
+    return load_job(path), nodes
+
+
+def test_a_job_on_tables_goes_on_as_if_it_had_not_been_killed(killed, tables, tmp_path):
+    job, nodes = killed
+    with pytest.raises(InputError, match="go on with --resume, or delete it"):
+        job.carry_out(Post(nodes), tmp_path / "result", resume=False)
+    job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    job.carry_out(Post(grid(tables)), tmp_path / "undisturbed", resume=False)
+    found, expected = (
+        fedkin.load(tmp_path / name / "model.fedkin") for name in ("result", "undisturbed")
+    )
+    np.testing.assert_array_equal(found.theta, expected.theta)
+    assert found.weights == expected.weights
+    assert not list(tmp_path.glob("*.checkpoint.npz"))
+
+
+def test_a_job_on_tables_is_resumed_without_a_node_that_is_gone(killed, tmp_path, caplog):
+    job, nodes = killed
+    nodes.away.add("c")
+    with caplog.at_level("INFO"):
+        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    assert "c is not there: the others begin without it" in caplog.text
+    weights = json.loads((tmp_path / "result" / "weights.json").read_text())
+    assert weights["c"] == 0
+    assert weights["a"] + weights["b"] == pytest.approx(1, abs=1e-6)
+
+
+def test_a_job_on_tables_is_not_resumed_with_other_data(killed, tables, tmp_path):
+    job, nodes = killed
+    table(tables["b"], 75, 99)
+    with pytest.raises(InputError, match="the table of b is not the one"):
+        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    others = grid({"a": tables["a"], "d": tables["c"]})
+    with pytest.raises(InputError, match=r"d is not among the nodes .* \(a, b, c\)"):
+        job.carry_out(Post(others), tmp_path / "result", resume=True)
+    (checkpoint,) = tmp_path.glob("*.checkpoint.npz")
+    checkpoint.write_bytes(b"spoilt")
+    with pytest.raises(InputError, match="damaged or of another version: delete it"):
+        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    checkpoint.unlink()
+    with pytest.raises(InputError, match="nothing to resume"):
+        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
 
 
 @pytest.mark.parametrize(

@@ -121,13 +121,21 @@ def chosen_learning_rate(path: Path) -> float | None:
     Where it was chosen from the nodes' data, a run that goes on takes the same: asked again, the nodes
     that are there now might lead to another.
     """
+    found = read_made_with(path)
+    if found is None:
+        return None
+    parameters = found["parameters"]
+    training = parameters.get("inner") or parameters.get("settings") or parameters
+    return None if "learning_rate" not in training else float(training["learning_rate"])
+
+
+def read_made_with(path: Path) -> Mapping[str, Any] | None:
+    """Return what a checkpoint was made with; None if it does not say: `load_checkpoint` tells why."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            parameters = json.loads(archive["description"].tobytes())["made_with"]["parameters"]
-        training = parameters.get("inner") or parameters.get("settings") or parameters
-        return float(training["learning_rate"])
+            return json.loads(archive["description"].tobytes())["made_with"]
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        return None  # `load_checkpoint` says what is wrong with it
+        return None
 
 
 def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

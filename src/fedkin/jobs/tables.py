@@ -8,6 +8,7 @@ writes is written here too.
 import hashlib
 import json
 import logging
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,17 @@ from fedkin.data.table_federation import Points, TableFederation
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.experiments import methods
-from fedkin.experiments.checkpoint import chosen_learning_rate, load_checkpoint, save_checkpoint
+from fedkin.experiments.checkpoint import (
+    chosen_learning_rate,
+    load_checkpoint,
+    read_made_with,
+    save_checkpoint,
+)
 from fedkin.experiments.config import suggestion
 from fedkin.experiments.methods import MethodName, MethodSettings
 from fedkin.experiments.runner import Budget, RunState, begin, run
 from fedkin.experiments.store import versions
+from fedkin.federation.attendance import FEWEST_NODES
 from fedkin.federation.flower.engine import (
     Description,
     FlowerFederation,
@@ -61,6 +68,11 @@ class TableJobKeys(TableDescription):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the method, as in a study."""
 
+    def digest(self) -> str:
+        """Return a name for the job that tells it from others."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
 
 @dataclass(frozen=True)
 class TableJob:
@@ -72,18 +84,57 @@ class TableJob:
 
     def carry_out(self, post: Post, out: Path, *, resume: bool) -> None:
         """Learn, and write the result directory."""
-        wanted = self.federation.nodes
-        assert wanted is not None
         if (out / "weights.json").exists():
             raise InputError(f"{out} holds a finished result: choose another directory")
-        nodes = describe_nodes(post, wanted, self.federation.wait)
+        checkpoint = out.with_name(f"{out.name}.{self.keys.digest()}.checkpoint.npz")
+        if resume and not checkpoint.exists():
+            raise InputError(f"there is nothing to resume at {checkpoint}: the job is another")
+        if checkpoint.exists() and not resume:
+            raise InputError(
+                f"there is a checkpoint, {checkpoint}: go on with --resume, or delete it"
+            )
+        nodes, summaries = self._resumed(post, checkpoint) if resume else self._new(post)
         logger.info("nodes: %s", ", ".join(node.name for node in nodes))
-        tables = _Tables.agree(self.keys, nodes)
+        tables = _Tables.agree(self.keys, summaries)
         scene = _Scene.set_up(self, post, nodes, tables)
-        checkpoint = out.with_name(f"{out.name}.{scene.run}.checkpoint.npz")
-        state = scene.train(self, checkpoint, resume=resume)
+        state = scene.train(self, checkpoint, summaries)
         _write(self, scene, state, tables, out)
         checkpoint.unlink(missing_ok=True)
+
+    def _new(self, post: Post) -> "tuple[list[Description], Summaries]":
+        """Let all nodes say what their tables are like."""
+        assert self.federation.nodes is not None
+        nodes = describe_nodes(post, self.federation.nodes, self.federation.wait)
+        return nodes, {node.name: _summary(node) for node in nodes}
+
+    def _resumed(self, post: Post, checkpoint: Path) -> "tuple[list[Description], Summaries]":
+        """Find the nodes that the run was begun with, or at least two of them."""
+        try:
+            content = (read_made_with(checkpoint) or {})["nodes"]
+            summaries = {
+                name: TableSummary.model_validate(summary) for name, summary in content.items()
+            }
+        except (KeyError, AttributeError, ValidationError) as error:
+            raise InputError(
+                f"the checkpoint {checkpoint} is damaged or of another version: delete it to begin anew"
+            ) from error
+        nodes = describe_nodes(post, len(summaries), self.federation.wait, FEWEST_NODES)
+        for node in nodes:
+            if node.name not in summaries:
+                raise InputError(
+                    f"{node.name} is not among the nodes that the job was begun with "
+                    f"({', '.join(summaries)}): stop it, or begin anew with another --out"
+                )
+            if _summary(node) != summaries[node.name]:
+                raise InputError(
+                    f"the table of {node.name} is not the one that the job was begun with: begin anew "
+                    "with another --out"
+                )
+        return nodes, summaries
+
+
+Summaries = dict[str, TableSummary]
+"""What the nodes have said of their tables, by their names in order."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +147,7 @@ class _Tables:
     rows: dict[str, int]
 
     @classmethod
-    def agree(cls, keys: TableJobKeys, nodes: list[Description]) -> "_Tables":
-        summaries = {node.name: _summary(node) for node in nodes}
+    def agree(cls, keys: TableJobKeys, summaries: Summaries) -> "_Tables":
         validation = keys.read(keys.validation, "the validation table")
         test = None if keys.test is None else keys.read(keys.test, "the test table")
         assert keys.label is not None
@@ -142,7 +192,6 @@ class _Scene:
     objective: Objective
     federation: FlowerFederation
     centre: Centre
-    run: str
 
     @classmethod
     def set_up(
@@ -155,15 +204,14 @@ class _Scene:
         model = named_model(name, keys.task, classes, features.shape[1:])
         prepared = np.asarray(model.prepare(jnp.asarray(features)))
         objective = Objective.create(model, jnp.asarray(prepared[:2]))
-        content = [keys.model_dump(mode="json"), [node.name for node in nodes]]
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+        names = list(tables.rows)
         federation = FlowerFederation(
             post,
             objective,
-            [node.name for node in nodes],
+            names,
             nodes,
             RunDescription(
-                run=digest,
+                run=keys.digest(),
                 seed=keys.seed,
                 batch_size=keys.batch_size,
                 model=name,
@@ -171,14 +219,16 @@ class _Scene:
                 classes=classes,
                 preprocessing=tables.preprocessing,
             ),
+            # Also of nodes that are not there when the run is resumed.
+            batches=max(math.ceil(rows / keys.batch_size) for rows in tables.rows.values()),
         )
         centre = Centre(objective, prepared, labels, batch_size=keys.batch_size, seed=keys.seed)
-        return cls(objective, federation, centre, digest)
+        return cls(objective, federation, centre)
 
-    def train(self, job: TableJob, checkpoint: Path, *, resume: bool) -> RunState:
+    def train(self, job: TableJob, checkpoint: Path, summaries: Summaries) -> RunState:
         """Run the method, or go on from its checkpoint."""
         keys, settings = job.keys, job.settings
-        if resume and settings.learning_rate is None:
+        if settings.learning_rate is None:
             settings = replace(settings, learning_rate=chosen_learning_rate(checkpoint))
         algorithm, cost = methods.build(
             keys.method,
@@ -189,18 +239,14 @@ class _Scene:
         )
         theta = self.objective.init(methods.initial_model_key(keys.seed))
         state = begin(algorithm, self.federation, theta, cost)
-        made_with = {"parameters": methods.parameters(algorithm), "versions": versions()}
-        if checkpoint.exists() and not resume:
-            raise InputError(
-                f"there is a checkpoint, {checkpoint}: go on with --resume, or delete it"
-            )
+        made_with = {
+            "parameters": methods.parameters(algorithm),
+            "versions": versions(),
+            "nodes": {name: each.model_dump(mode="json") for name, each in summaries.items()},
+        }
         if checkpoint.exists():
             load_checkpoint(checkpoint, state, self.federation, self.centre, made_with)
             logger.info("resumed after step %d", len(state.history))
-        elif resume:
-            raise InputError(
-                f"there is nothing to resume at {checkpoint}: the job, or the nodes, are others"
-            )
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
 
         def record(state: RunState) -> None:
