@@ -8,8 +8,7 @@ the number of cores, so neither do the numbers, to the last bit.
 
 import math
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.compilation import Call, compile_side_by_side
 from fedkin.data.batches import OWN_FIELDS, NodeData, stack_nodes
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Replies
@@ -25,15 +25,6 @@ from fedkin.models.objective import Objective
 from fedkin.nodes.svrg import gradients_to_keep
 from fedkin.nodes.tasks import TASKS, empty_slot
 from fedkin.types import Array, Key
-
-TRACES: Counter[str] = Counter()
-"""How often each task has been traced for compilation in this process."""
-
-COMPILED: dict[Any, jax.stages.Compiled] = {}
-"""The compiled code of this process, for every function, shape and type of arguments."""
-
-SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
-"""The compiler's option for code that keeps to the thread it is called from."""
 
 LEAST_SHARES = 4
 """So that two cores have work however small the data are (five, six and nine nodes make three); more
@@ -116,8 +107,11 @@ class SimulatedFederation:
                 (self.data, numbers, own, arrays)
                 for numbers, own in zip(self._shares, slots, strict=True)
             ]
-            _compile_side_by_side(
-                [(begin, begin_arguments[0]), (work, own_arguments(self._shares[0], slots[0]))]
+            compile_side_by_side(
+                [
+                    self._code(begin, begin_arguments[0]),
+                    self._code(work, own_arguments(self._shares[0], slots[0])),
+                ]
             )
             begun = self._run(begin, begin_arguments)
             slots = [own for own, _ in begun]
@@ -164,10 +158,15 @@ class SimulatedFederation:
 
     def _run(self, function: partial, shares: list[tuple]) -> list[Any]:
         """Call a function once for each share of the nodes, each in its own thread."""
-        (compiled,) = _compile_side_by_side([(function, shares[0])])
+        (compiled,) = compile_side_by_side([self._code(function, shares[0])])
         if self._pool is None:
             return [compiled(*arguments) for arguments in shares]
         return list(self._pool.map(lambda arguments: _wait(compiled(*arguments)), shares))
+
+    def _code(self, function: partial, arguments: tuple) -> Call:
+        """Say which code is needed; a model from elsewhere may change without changing its name."""
+        own = type(self.objective.model).__module__.startswith("fedkin.")
+        return Call(function, arguments, lasting=own)
 
     def _join(self, shares: Sequence[Array]) -> np.ndarray:
         """Put together what the shares have brought; the last nodes may be filling."""
@@ -208,29 +207,6 @@ def _wait(result: Any) -> Any:
     return jax.block_until_ready(result)
 
 
-def _compile_side_by_side(calls: Sequence[tuple[partial, tuple]]) -> list[Callable]:
-    """Compile functions for arguments like these, each in its own thread; what is compiled is kept.
-
-    Tracing is done here, because settings of JAX such as 64 bits do not reach other threads.
-    """
-    keys = [_code_key(function, arguments) for function, arguments in calls]
-    missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in COMPILED}
-    if missing:  # only the first calls; no threads are begun in all later ones
-        with ThreadPoolExecutor(len(missing)) as threads:
-            begun = {
-                key: threads.submit(jax.jit(function).lower(*arguments).compile, SINGLE_THREADED)
-                for key, (function, arguments) in missing.items()
-            }
-            COMPILED.update({key: compiling.result() for key, compiling in begun.items()})
-    return [COMPILED[key] for key in keys]
-
-
-def _code_key(function: partial, arguments: tuple) -> Any:
-    leaves, structure = jax.tree.flatten(arguments)
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    return function.func, function.args, structure, shapes
-
-
 def _begin(
     objective: Objective,
     task: str,
@@ -239,7 +215,6 @@ def _begin(
     slots: dict[str, Any],
     message: dict[str, Array],
 ) -> tuple[dict[str, Any], Array]:
-    TRACES[f"{task}: begin"] += 1
     begin = TASKS[task].begin
     assert begin is not None, f"{task} has no beginning"
     return jax.vmap(partial(begin, objective), in_axes=(OWN_FIELDS, 0, 0))(
@@ -258,7 +233,6 @@ def _task(
     key: Key,
     message: dict[str, Array],
 ) -> tuple[dict[str, Any], Replies]:
-    TRACES[task] += 1
     function = partial(TASKS[task].function, objective, **dict(settings))
     keys = jax.vmap(partial(jax.random.fold_in, key))(numbers)
     return jax.vmap(function, in_axes=(OWN_FIELDS, 0, 0, 0))(
