@@ -41,7 +41,6 @@ def traces(monkeypatch):
 def as_a_new_process(monkeypatch, model=None):
     """Train a little with nothing in memory; return the nodes' points."""
     monkeypatch.setattr(compilation, "COMPILED", {})
-    jax.clear_caches()
     model = model or Logistic(classes=3, l2=0.1)
     federation = problem(model, *classification_nodes((30, 17))).federation
     numbers = {"learning_rate": 0.1, "refresh_probability": 0.3, "averaging_rate": 0.0}

@@ -20,8 +20,6 @@ from fedkin.federation.flower import certificates, processes, trial
 from fedkin.federation.flower.launch import Node, supernode_command
 from fedkin.federation.flower.layout import SUPERLINK, Layout, write_configuration
 
-pytestmark = pytest.mark.xdist_group("federation")
-
 FEDKIN = [sys.executable, "-c", "from fedkin.cli import main; main()"]
 HEART = {
     "cleveland": "processed.cleveland.data",

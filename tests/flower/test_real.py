@@ -21,8 +21,6 @@ from flower.processes import Processes, wait_until
 from flower.recorder import Recorder
 from flower.trials import NAMES, assert_same, config, outcome, settings
 
-pytestmark = pytest.mark.xdist_group("federation")
-
 PATIENCE = 900
 """Seconds that anything may take: on a calm machine a run takes one minute, on a busy one many."""
 

@@ -144,7 +144,6 @@ def beyond_doubt(cells, gain, sign=1):
     return (sign * cells[gain] > 2 * cells[f"{gain}_standard_error"]).all()
 
 
-@pytest.mark.xdist_group("regimes")
 def test_the_border_with_local_training_moves_as_predicted(regimes):
     """Bi-level is ahead below it; it falls with n_valid and rises with n_train, as Corollary 1's does."""
     study, cells = regimes
@@ -165,7 +164,6 @@ def test_the_border_with_local_training_moves_as_predicted(regimes):
     assert beyond_doubt(own, "gain_over_local", sign=-1)
 
 
-@pytest.mark.xdist_group("regimes")
 def test_the_border_with_equal_weights(regimes):
     """Bi-level is ahead above it, and it falls with n_valid; below it, choosing nodes costs too much data.
 
@@ -195,7 +193,6 @@ def test_the_border_with_equal_weights(regimes):
         assert math.log(border) == pytest.approx(expected, abs=math.log(1.5))
 
 
-@pytest.mark.xdist_group("regimes")
 def test_all_parameters_that_are_met_lie_in_the_ball_of_g(regimes):
     """G is a maximum over a ball: it must hold the farthest nodes' models, also those with few points."""
     _, cells = regimes
