@@ -90,7 +90,8 @@ class Objective:
         return self.model.statistics(self.unflatten(vector), inputs)
 
 
-@partial(jax.jit, static_argnums=0)
+# Run once: compiling it well takes two seconds, running it badly none.
+@partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
 def _init(objective: Objective, key: Key) -> Vector:
     params = objective.model.init(
         key, jnp.zeros((2, *objective.point_shape), objective.point_dtype)
