@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from federations import classification_nodes, problem
 from fedkin import compilation
 from fedkin.compilation import keep_compiled_code
+from fedkin.models.base import WrappedModel
 from fedkin.models.linear import Logistic
 from fedkin.nodes import svrg
 
@@ -86,9 +88,12 @@ def test_other_sources_and_other_precision_find_nothing(kept_code, traces, monke
     assert len(traces) == 3
 
 
-def test_code_of_a_model_from_elsewhere_is_not_kept(kept_code, traces, monkeypatch):
+@pytest.mark.parametrize(
+    "model", [OwnModel(classes=3, l2=0.1), WrappedModel(nn.Dense(3))], ids=["derived", "wrapped"]
+)
+def test_code_of_a_model_from_elsewhere_is_not_kept(model, kept_code, traces, monkeypatch):
     for _ in range(2):
-        as_a_new_process(monkeypatch, OwnModel(classes=3, l2=0.1))
+        as_a_new_process(monkeypatch, model)
     assert len(traces) == 2
     assert not list(kept_code.glob("fedkin-*"))
 

@@ -21,6 +21,7 @@ from fedkin.compilation import Call, compile_side_by_side
 from fedkin.data.batches import OWN_FIELDS, NodeData, stack_nodes
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Replies
+from fedkin.models.named import OWN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.nodes.svrg import gradients_to_keep
 from fedkin.nodes.tasks import TASKS, empty_slot
@@ -164,9 +165,8 @@ class SimulatedFederation:
         return list(self._pool.map(lambda arguments: _wait(compiled(*arguments)), shares))
 
     def _code(self, function: partial, arguments: tuple) -> Call:
-        """Say which code is needed; a model from elsewhere may change without changing its name."""
-        own = type(self.objective.model).__module__.startswith("fedkin.")
-        return Call(function, arguments, lasting=own)
+        """Say which code is needed."""
+        return Call(function, arguments, lasting=type(self.objective.model) in OWN_MODELS)
 
     def _join(self, shares: Sequence[Array]) -> np.ndarray:
         """Put together what the shares have brought; the last nodes may be filling."""

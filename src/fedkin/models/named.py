@@ -16,6 +16,10 @@ TASKS: dict[str, Task | None] = {
 }
 """Every name, with the task of the model; None where it can do both."""
 
+OWN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
+"""fedkin's own classes of models: with their settings they tell all that is computed. Those of users,
+wrapped or derived from these, may compute something else tomorrow under the same name."""
+
 
 def named_model(
     name: str, task: Task, classes: int, point_shape: tuple[int, ...], l2: float | None = None
