@@ -42,8 +42,8 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
-# A file's tests share what they have compiled and started, so each file is one worker's; in this order, as the
-# files with the fewest tests are among the longest.
+# A file's tests share what they have compiled and started, so each file is one worker's. In pytest's order: xdist
+# would begin with the files that have the most tests, and those with the fewest are among the longest.
 test: check  ## all checks and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import jax
 import pytest
 
+from fedkin import compilation
 from fedkin.compilation import keep_compiled_code
 
 
@@ -15,3 +16,12 @@ def pytest_configure(config):
 def float64():
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def same_place_for_compiled_code():
+    """Nodes that run in the test's process keep their code elsewhere: what comes after does not."""
+    before = compilation._directory
+    yield
+    if before is not None:
+        keep_compiled_code(before.path)

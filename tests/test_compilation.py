@@ -1,5 +1,8 @@
 """Code on disk: what a later process finds there, and what it does if that is spoilt."""
 
+import os
+import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +28,8 @@ class OwnModel(Logistic):
 @pytest.fixture
 def kept_code(tmp_path):
     """A directory for code, for one test."""
-    before = jax.config.jax_compilation_cache_dir
     keep_compiled_code(tmp_path / "compiled")
-    yield tmp_path / "compiled"
-    keep_compiled_code(Path(before))
+    return tmp_path / "compiled"
 
 
 @pytest.fixture
@@ -57,6 +58,10 @@ def as_a_new_process(monkeypatch, model=None):
     return np.asarray(replies["point"])
 
 
+def names_of_code(directory):
+    return {file.name for file in directory.glob("fedkin-*")}
+
+
 def test_a_later_process_traces_nothing_and_gets_the_same_bits(kept_code, traces, monkeypatch):
     first = as_a_new_process(monkeypatch)
     assert len(traces) == 1
@@ -77,15 +82,53 @@ def test_what_is_spoilt_is_compiled_and_kept_again(content, kept_code, traces, m
     assert not list(kept_code.glob("*.partial"))
 
 
-def test_other_sources_and_other_precision_find_nothing(kept_code, traces, monkeypatch):
+def test_other_settings_find_nothing(kept_code, traces, monkeypatch):
     as_a_new_process(monkeypatch)
+    with jax.default_matmul_precision("float32"):
+        as_a_new_process(monkeypatch)
+    assert len(traces) == 2
     with jax.enable_x64(True):
         assert as_a_new_process(monkeypatch).dtype == np.float64
-    assert len(traces) == 2
-    other = ("other sources", *compilation._surroundings()[1:])
-    monkeypatch.setattr(compilation, "_surroundings", lambda: other)
-    as_a_new_process(monkeypatch)
     assert len(traces) == 3
+
+
+def test_code_is_that_of_the_sources_a_process_was_started_from(
+    kept_code, traces, monkeypatch, tmp_path
+):
+    as_a_new_process(monkeypatch)
+    of_before = names_of_code(kept_code)
+    changed = tmp_path / "fedkin"
+    shutil.copytree(Path(compilation.__file__).parent, changed)
+    with (changed / "models" / "linear.py").open("a") as file:
+        file.write(" ")
+    monkeypatch.setattr(compilation, "__file__", str(changed / "compilation.py"))
+    for name in of_before:
+        (kept_code / name).unlink()
+    as_a_new_process(monkeypatch)  # still computes what the sources of before say
+    assert len(traces) == 2
+    assert not names_of_code(kept_code)
+    monkeypatch.setattr(compilation, "_directory", None)
+    keep_compiled_code(kept_code)
+    as_a_new_process(monkeypatch)  # now as if started from the changed ones
+    assert len(traces) == 3
+    assert len(names_of_code(kept_code) - of_before) == 2
+
+
+def test_a_directory_that_others_can_write_to_is_not_trusted(kept_code, traces, monkeypatch):
+    as_a_new_process(monkeypatch)
+    kept_code.chmod(0o777)
+    as_a_new_process(monkeypatch)
+    assert len(traces) == 2
+
+
+def test_code_that_nobody_used_for_long_is_deleted(kept_code, monkeypatch):
+    kept_code.joinpath("fedkin-old.code").touch()
+    kept_code.joinpath("fedkin-new.code").touch()
+    month_ago = time.time() - 31 * 24 * 3600
+    os.utime(kept_code / "fedkin-old.code", (month_ago, month_ago))
+    as_a_new_process(monkeypatch)
+    assert "fedkin-old.code" not in names_of_code(kept_code)
+    assert "fedkin-new.code" in names_of_code(kept_code)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +142,10 @@ def test_code_of_a_model_from_elsewhere_is_not_kept(model, kept_code, traces, mo
 
 
 def test_a_directory_that_cannot_be_made_is_not_used(tmp_path):
-    before = jax.config.jax_compilation_cache_dir
+    before = compilation._directory
     (tmp_path / "file").touch()
     keep_compiled_code(tmp_path / "file" / "compiled")
-    assert jax.config.jax_compilation_cache_dir == before
+    assert compilation._directory == before
 
 
 def test_code_that_cannot_be_written_is_used_all_the_same(kept_code, traces, monkeypatch):

@@ -5,6 +5,8 @@ import logging
 import os
 import pickle
 import platform
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -27,17 +29,41 @@ SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """The compiler's option for code that keeps to the thread it is called from."""
 
 
+DIRECTORY_VARIABLE = "FEDKIN_COMPILED"
+"""Where the processes of a study, which begin anew, find the directory for compiled code."""
+
+UNUSED_DAYS = 30
+"""Code on disk that was not used for so long is deleted."""
+
+
+@dataclass(frozen=True)
+class CodeDirectory:
+    """Where code is kept, and the sources that this process was started from."""
+
+    path: Path
+    sources: str
+
+
+_directory: CodeDirectory | None = None
+_making = threading.Lock()
+
+
 def keep_compiled_code(directory: Path) -> None:
     """Keep compiled code in a directory, for this process, its children and those that come later.
 
     A setting of the whole process: meant for programs, as fedkin's own command line, not for
-    libraries. What is kept there is loaded as code: the directory must be the user's own. If it cannot
-    be written to, nothing is kept there.
+    libraries. What is kept there is loaded as code; so fedkin's own is used only where the directory is
+    the user's, and nobody else can write to it. If it cannot be written to, nothing is kept.
     """
+    global _directory
+    if _directory is not None and _directory.path == directory:
+        return
     with suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK | os.X_OK):
         return
+    _directory = CodeDirectory(directory, _sources())
+    os.environ[DIRECTORY_VARIABLE] = str(directory)
     settings = {
         "jax_compilation_cache_dir": str(directory),
         "jax_persistent_cache_min_compile_time_secs": 0.0,  # reading a file is always faster
@@ -45,10 +71,18 @@ def keep_compiled_code(directory: Path) -> None:
     }
     for name, value in settings.items():
         jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)  # for the processes of a study, which begin anew
     # A cache that cannot be used is no news to the user.
     logging.getLogger("jax._src.compilation_cache").setLevel(logging.ERROR)
     logging.getLogger("jax._src.compiler").setLevel(logging.ERROR)
+
+
+def _sources() -> str:
+    """Return a digest of fedkin's sources, or nothing if they are not there."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in (found := sorted(package.rglob("*.py"))):
+        digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest() if found else ""
 
 
 @dataclass(frozen=True)
@@ -68,36 +102,43 @@ def compile_side_by_side(calls: Sequence[Call]) -> list[Callable]:
     Tracing is done here, because settings of JAX such as 64 bits do not reach other threads.
     """
     keys = [_key(call) for call in calls]
-    missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in COMPILED}
+    if any(key not in COMPILED for key in keys):  # only the first calls
+        with _making:
+            _get_missing(dict(zip(keys, calls, strict=True)))
+    return [COMPILED[key] for key in keys]
+
+
+def _get_missing(calls: dict[Any, Call]) -> None:
+    missing = {key: call for key, call in calls.items() if key not in COMPILED}
     files = {key: _file(key) if call.lasting else None for key, call in missing.items()}
     for key, file in files.items():
         if (code := _load(file)) is not None:
             COMPILED[key] = code
             del missing[key]
-    if missing:  # only the first calls; no threads are begun in all later ones
-        kept_here = any(files[key] for key in missing)
-        with (
-            _without_jax_cache() if kept_here else nullcontext(),
-            ThreadPoolExecutor(len(missing)) as threads,
-        ):
-            begun = {
-                key: threads.submit(
-                    jax.jit(call.function).lower(*call.arguments).compile, SINGLE_THREADED
-                )
-                for key, call in missing.items()
-            }
-        for key, compiling in begun.items():
-            COMPILED[key] = compiling.result()
-            _save(files[key], COMPILED[key])
-    return [COMPILED[key] for key in keys]
+    if not missing:
+        return
+    kept_here = any(files[key] for key in missing)
+    with (
+        _without_jax_cache() if kept_here else nullcontext(),
+        ThreadPoolExecutor(len(missing)) as threads,
+    ):
+        begun = {
+            key: threads.submit(
+                jax.jit(call.function).lower(*call.arguments).compile, SINGLE_THREADED
+            )
+            for key, call in missing.items()
+        }
+    for key, compiling in begun.items():
+        COMPILED[key] = compiling.result()
+        _save(files[key], COMPILED[key])
 
 
 @contextmanager
 def _without_jax_cache() -> Iterator[None]:
     """Compile even what JAX has kept: XLA cannot save code anew that it has loaded."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # the setting is looked at once, after this
     try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()  # the setting is looked at once, after this
         yield
     finally:
         jax.config.update("jax_enable_compilation_cache", True)
@@ -105,45 +146,73 @@ def _without_jax_cache() -> Iterator[None]:
 
 
 def _key(call: Call) -> Any:
+    assert not call.function.keywords, "settings of code are positional"
     leaves, structure = jax.tree.flatten(call.arguments)
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    return call.function.func, call.function.args, structure, shapes
-
-
-def _file(key: Any) -> Path | None:
-    """Name the file for some code; None where nothing is kept."""
-    directory = getattr(jax.config, "jax_compilation_cache_dir")  # noqa: B009 - unknown to type checkers
-    if not directory:
-        return None
-    function, settings, structure, shapes = key
-    parts = (function.__qualname__, settings, structure, shapes, _jax_settings(), _surroundings())
-    return Path(directory) / f"fedkin-{hashlib.sha256(repr(parts).encode()).hexdigest()}.code"
+    return call.function.func, call.function.args, structure, shapes, _jax_settings()
 
 
 def _jax_settings() -> tuple:
-    """Return what may change the code from call to call."""
-    names = ("enable_x64", "default_matmul_precision", "default_prng_impl", "debug_nans")
+    """Return the settings of JAX that may change from call to call and change the code."""
+    names = (
+        "enable_x64",
+        "default_matmul_precision",
+        "default_prng_impl",
+        "threefry_partitionable",
+        "numpy_dtype_promotion",
+        "debug_nans",
+        "debug_infs",
+    )
     return tuple(getattr(jax.config, f"jax_{name}") for name in names)
+
+
+def _file(key: Any) -> Path | None:
+    """Name the file for some code; None where none is kept.
+
+    Code is kept for a single CPU: elsewhere JAX's own cache has to do.
+    """
+    if _directory is None or not _directory.sources or not _is_private(_directory.path):
+        return None
+    cache_enabled = getattr(jax.config, "jax_enable_compilation_cache")  # noqa: B009 - not typed
+    if not cache_enabled or jax.default_backend() != "cpu" or jax.device_count() != 1:
+        return None
+    function, *rest = key
+    content = repr((function.__qualname__, rest, _directory.sources, _surroundings()))
+    return _directory.path / f"fedkin-{hashlib.sha256(content.encode()).hexdigest()}.code"
+
+
+def _is_private(path: Path) -> bool:
+    """Say whether a directory is the user's own and nobody else can write to it."""
+    if not hasattr(os, "getuid"):
+        return True
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 @cache
 def _surroundings() -> tuple[str, ...]:
-    """Return what code of this process depends on beside the function: fedkin, JAX and the processor."""
-    package = Path(__file__).parent
-    source = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        source.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
-    information = Path("/proc/cpuinfo")
-    processor = information.read_text() if information.exists() else platform.processor()
+    """Return what code depends on beside its source: the libraries, their settings and the processor."""
+    try:
+        processor = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        processor = ""
     kinds = {line for line in processor.splitlines() if line.startswith(("flags", "model", "Feat"))}
+    settings = {name: str(value) for name, value in jax.config.values.items()}
+    unrelated = ("jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache")
     return (
-        source.hexdigest(),
-        jax.__version__,
-        version("jaxlib"),
-        jax.default_backend(),
+        *(f"{name} {version(name)}" for name in ("jax", "jaxlib", "optax")),
+        str(SINGLE_THREADED),
         platform.machine(),
-        *sorted(kinds or {processor}),
+        *sorted(kinds or {platform.processor()}),
         os.environ.get("XLA_FLAGS", ""),
+        *(
+            f"{name} {settings[name]}"
+            for name in sorted(settings)
+            if not name.startswith(unrelated)
+        ),
     )
 
 
@@ -152,7 +221,8 @@ def _load(file: Path | None) -> jax.stages.Compiled | None:
     if file is None or not file.exists():
         return None
     try:
-        kept = pickle.loads(file.read_bytes())  # noqa: S301 - as JAX's own cache, the user's own code
+        kept = pickle.loads(file.read_bytes())  # noqa: S301 - the directory is the user's alone
+        os.utime(file)
         return serialize_executable.deserialize_and_load(*kept)
     except Exception as error:
         logger.debug("cannot use the compiled code in %s: %s", file, error)
@@ -160,15 +230,31 @@ def _load(file: Path | None) -> jax.stages.Compiled | None:
 
 
 def _save(file: Path | None, code: jax.stages.Compiled) -> None:
-    """Keep code on disk. Where that does not work, the next process compiles again."""
-    if file is None:
+    """Keep code on disk. Where that does not work, the next process compiles again.
+
+    Nor is it kept if the sources have been changed since they were imported: the code is of the old ones.
+    """
+    if file is None or _directory is None or _directory.sources != _sources():
         return
     part = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
         content = pickle.dumps(serialize_executable.serialize(code))
         part.write_bytes(content)
         part.replace(file)
+        _delete_unused(file.parent)
     except Exception as error:
         logger.debug("cannot keep compiled code in %s: %s", file, error)
         with suppress(OSError):
             part.unlink()
+
+
+def _delete_unused(directory: Path) -> None:
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for file in directory.glob("fedkin-*"):
+        with suppress(OSError):
+            if file.stat().st_mtime < oldest:
+                file.unlink()
+
+
+if DIRECTORY_VARIABLE in os.environ:
+    keep_compiled_code(Path(os.environ[DIRECTORY_VARIABLE]))

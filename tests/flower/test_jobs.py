@@ -118,6 +118,11 @@ def killed(tables, tmp_path, monkeypatch):
     nodes = grid(tables)
     path = write_job(tmp_path)
     path.write_text(path.read_text() + "wait = 0.1")
+    kill_after_first_step(load_job(path), nodes, tmp_path, monkeypatch)
+    return load_job(path), nodes
+
+
+def kill_after_first_step(job, nodes, tmp_path, monkeypatch):
     save = jobs_tables.save_checkpoint
 
     def save_and_die(*arguments):
@@ -127,8 +132,7 @@ def killed(tables, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(jobs_tables, "save_checkpoint", save_and_die)
         with pytest.raises(KilledError):
-            load_job(path).carry_out(Post(nodes), tmp_path / "result", resume=False)
-    return load_job(path), nodes
+            job.carry_out(Post(nodes), tmp_path / "result", resume=False)
 
 
 def test_a_job_on_tables_goes_on_as_if_it_had_not_been_killed(killed, tables, tmp_path):
@@ -156,21 +160,55 @@ def test_a_job_on_tables_is_resumed_without_a_node_that_is_gone(killed, tmp_path
     assert weights["a"] + weights["b"] == pytest.approx(1, abs=1e-6)
 
 
+def test_a_node_that_comes_back_with_another_table_is_not_taken_in(killed, tables, tmp_path):
+    job, nodes = killed
+    nodes.away.add("c")
+    asked = []
+
+    def return_late(name, reply):
+        asked.append(name)
+        if len(asked) == 8:
+            table(tables["c"], 64, 99)
+            nodes.away.clear()
+        return reply
+
+    nodes.tamper = return_late
+    job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    result = fedkin.load(tmp_path / "result" / "model.fedkin")
+    assert result.weights["c"] == 0
+    assert any("c is back with another table" in warning for warning in result.warnings)
+
+
 def test_a_job_on_tables_is_not_resumed_with_other_data(killed, tables, tmp_path):
     job, nodes = killed
+
+    def refused(nodes, told):
+        with pytest.raises(InputError, match=told):
+            job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+
+    own = (tmp_path / "own.csv").read_text()
+    table(tmp_path / "own.csv", 50, 98)
+    refused(nodes, r"was made with other tables \(validation \w+, now \w+\)")
+    (tmp_path / "own.csv").write_text(own)
     table(tables["b"], 75, 99)
-    with pytest.raises(InputError, match="the table of b is not the one"):
-        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    refused(nodes, "the table of b is not the one")
     others = grid({"a": tables["a"], "d": tables["c"]})
-    with pytest.raises(InputError, match=r"d is not among the nodes .* \(a, b, c\)"):
-        job.carry_out(Post(others), tmp_path / "result", resume=True)
+    refused(others, r"d is not among the nodes .* \(a, b, c\)")
     (checkpoint,) = tmp_path.glob("*.checkpoint.npz")
-    checkpoint.write_bytes(b"spoilt")
-    with pytest.raises(InputError, match="damaged or of another version: delete it"):
-        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    for content in (b"spoilt", b""):
+        checkpoint.write_bytes(content)
+        refused(nodes, "damaged or of another version: delete it")
     checkpoint.unlink()
-    with pytest.raises(InputError, match="nothing to resume"):
-        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    refused(nodes, "nothing to resume")
+
+
+def test_a_job_with_one_node_is_resumed(tables, tmp_path, monkeypatch):
+    path = write_job(tmp_path)
+    path.write_text(path.read_text().replace("nodes = 3", "nodes = 1"))
+    nodes = grid({"a": tables["a"]})
+    kill_after_first_step(load_job(path), nodes, tmp_path, monkeypatch)
+    load_job(path).carry_out(Post(nodes), tmp_path / "result", resume=True)
+    assert fedkin.load(tmp_path / "result" / "model.fedkin").weights == {"a": 1.0}
 
 
 @pytest.mark.parametrize(

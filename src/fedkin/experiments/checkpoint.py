@@ -20,6 +20,9 @@ from fedkin.experiments.runner import RunState
 from fedkin.federation.base import Federation
 from fedkin.nodes.tasks import empty_slot
 
+UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
+"""What a damaged checkpoint, or one of another version, may raise."""
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, finds the old content or the new, never a part."""
@@ -103,7 +106,7 @@ def load_checkpoint(
         differing = _differing(description["made_with"], made_with)
         if not differing:
             _bring(state, description, arrays, federation, centre)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise InputError(
             f"the checkpoint {path} is damaged or of another version ({error}): delete it to begin "
             "this run anew"
@@ -121,12 +124,12 @@ def chosen_learning_rate(path: Path) -> float | None:
     Where it was chosen from the nodes' data, a run that goes on takes the same: asked again, the nodes
     that are there now might lead to another.
     """
-    found = read_made_with(path)
-    if found is None:
+    try:
+        parameters = (read_made_with(path) or {})["parameters"]
+        training = parameters.get("inner") or parameters.get("settings") or parameters
+        return float(training["learning_rate"])
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
-    parameters = found["parameters"]
-    training = parameters.get("inner") or parameters.get("settings") or parameters
-    return None if "learning_rate" not in training else float(training["learning_rate"])
 
 
 def read_made_with(path: Path) -> Mapping[str, Any] | None:
@@ -134,7 +137,7 @@ def read_made_with(path: Path) -> Mapping[str, Any] | None:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return json.loads(archive["description"].tobytes())["made_with"]
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+    except UNREADABLE:
         return None
 
 

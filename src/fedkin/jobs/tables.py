@@ -68,9 +68,9 @@ class TableJobKeys(TableDescription):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the method, as in a study."""
 
-    def digest(self) -> str:
-        """Return a name for the job that tells it from others."""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+    def digest(self, *more: Any) -> str:
+        """Return a name that tells the job, or the job with something more, from others."""
+        content = json.dumps([self.model_dump(mode="json"), *more], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
@@ -88,7 +88,10 @@ class TableJob:
             raise InputError(f"{out} holds a finished result: choose another directory")
         checkpoint = out.with_name(f"{out.name}.{self.keys.digest()}.checkpoint.npz")
         if resume and not checkpoint.exists():
-            raise InputError(f"there is nothing to resume at {checkpoint}: the job is another")
+            raise InputError(
+                f"there is nothing to resume at {checkpoint}: the job is another, or was stopped before "
+                "its first step; begin it without --resume"
+            )
         if checkpoint.exists() and not resume:
             raise InputError(
                 f"there is a checkpoint, {checkpoint}: go on with --resume, or delete it"
@@ -96,8 +99,10 @@ class TableJob:
         nodes, summaries = self._resumed(post, checkpoint) if resume else self._new(post)
         logger.info("nodes: %s", ", ".join(node.name for node in nodes))
         tables = _Tables.agree(self.keys, summaries)
-        scene = _Scene.set_up(self, post, nodes, tables)
-        state = scene.train(self, checkpoint, summaries)
+        scene = _Scene.set_up(self, post, nodes, summaries, tables)
+        state = scene.train(
+            self, checkpoint, {"nodes": _contents(summaries), "tables": tables.digests()}
+        )
         _write(self, scene, state, tables, out)
         checkpoint.unlink(missing_ok=True)
 
@@ -114,11 +119,12 @@ class TableJob:
             summaries = {
                 name: TableSummary.model_validate(summary) for name, summary in content.items()
             }
-        except (KeyError, AttributeError, ValidationError) as error:
+        except (KeyError, TypeError, AttributeError, ValidationError) as error:
             raise InputError(
                 f"the checkpoint {checkpoint} is damaged or of another version: delete it to begin anew"
             ) from error
-        nodes = describe_nodes(post, len(summaries), self.federation.wait, FEWEST_NODES)
+        enough = min(FEWEST_NODES, len(summaries))
+        nodes = describe_nodes(post, len(summaries), self.federation.wait, enough)
         for node in nodes:
             if node.name not in summaries:
                 raise InputError(
@@ -135,6 +141,10 @@ class TableJob:
 
 Summaries = dict[str, TableSummary]
 """What the nodes have said of their tables, by their names in order."""
+
+
+def _contents(summaries: Summaries) -> dict[str, Any]:
+    return {name: summary.model_dump(mode="json") for name, summary in summaries.items()}
 
 
 @dataclass(frozen=True)
@@ -169,6 +179,15 @@ class _Tables:
             {name: summary.rows for name, summary in summaries.items()},
         )
 
+    def digests(self) -> dict[str, str]:
+        """Tell the centre's own tables from others."""
+        own = {"validation": self.validation, "test": self.test}
+        return {
+            name: hashlib.sha256(b"".join(array.tobytes() for array in points)).hexdigest()[:12]
+            for name, points in own.items()
+            if points is not None
+        }
+
     @property
     def classes(self) -> np.ndarray | None:
         """The numbers of the classes; None in regression."""
@@ -195,7 +214,12 @@ class _Scene:
 
     @classmethod
     def set_up(
-        cls, job: TableJob, post: Post, nodes: list[Description], tables: _Tables
+        cls,
+        job: TableJob,
+        post: Post,
+        nodes: list[Description],
+        summaries: Summaries,
+        tables: _Tables,
     ) -> "_Scene":
         keys = job.keys
         name = model_for(TaskName(keys.task), keys.model)
@@ -211,7 +235,7 @@ class _Scene:
             names,
             nodes,
             RunDescription(
-                run=keys.digest(),
+                run=keys.digest(_contents(summaries)),
                 seed=keys.seed,
                 batch_size=keys.batch_size,
                 model=name,
@@ -221,12 +245,13 @@ class _Scene:
             ),
             # Also of nodes that are not there when the run is resumed.
             batches=max(math.ceil(rows / keys.batch_size) for rows in tables.rows.values()),
+            summaries={name: each.model_dump_json() for name, each in summaries.items()},
         )
         centre = Centre(objective, prepared, labels, batch_size=keys.batch_size, seed=keys.seed)
         return cls(objective, federation, centre)
 
-    def train(self, job: TableJob, checkpoint: Path, summaries: Summaries) -> RunState:
-        """Run the method, or go on from its checkpoint."""
+    def train(self, job: TableJob, checkpoint: Path, data: dict[str, Any]) -> RunState:
+        """Run the method, or go on from its checkpoint, if that was made with the same data."""
         keys, settings = job.keys, job.settings
         if settings.learning_rate is None:
             settings = replace(settings, learning_rate=chosen_learning_rate(checkpoint))
@@ -239,11 +264,8 @@ class _Scene:
         )
         theta = self.objective.init(methods.initial_model_key(keys.seed))
         state = begin(algorithm, self.federation, theta, cost)
-        made_with = {
-            "parameters": methods.parameters(algorithm),
-            "versions": versions(),
-            "nodes": {name: each.model_dump(mode="json") for name, each in summaries.items()},
-        }
+        parameters = methods.parameters(algorithm)
+        made_with = {"parameters": parameters, "versions": versions(), **data}
         if checkpoint.exists():
             load_checkpoint(checkpoint, state, self.federation, self.centre, made_with)
             logger.info("resumed after step %d", len(state.history))

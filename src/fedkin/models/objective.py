@@ -52,7 +52,7 @@ class Objective:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def init(self, key: Key) -> Vector:
-        """Draw the initial parameters."""
+        """Draw the initial parameters. Not for use within compiled code."""
         return _init(self, key)
 
     def unflatten(self, vector: Vector) -> Params:

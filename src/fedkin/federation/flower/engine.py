@@ -176,6 +176,8 @@ class FlowerFederation(AttendedFederation):
         nodes: Those of them that are there.
         run: What the nodes have to know.
         batches: The largest number of mini-batches of a node, where it is known without asking.
+        summaries: The summaries of the nodes' tables that the run was agreed on with, as JSON by name; a
+            node that comes back with another table is not taken in. None where data are images.
     """
 
     def __init__(
@@ -186,8 +188,10 @@ class FlowerFederation(AttendedFederation):
         nodes: Sequence[Description],
         run: RunDescription,
         batches: int = 0,
+        summaries: Mapping[str, str] | None = None,
     ) -> None:
         self._post = post
+        self._summaries = summaries
         self._run = run
         there = {node.name: node.node for node in nodes}
         self._addresses = [there.get(name) for name in names]
@@ -278,8 +282,26 @@ class FlowerFederation(AttendedFederation):
                 else:
                     self._addresses[gone.pop(found.name)] = address
         there = [node for node in absent if self._addresses[node] in connected]
+        if self._summaries is not None and there:
+            there = self._unchanged(there, self._summaries, patience)
         joined = self._join(there, patience) if there else {}
         return [node for node, outcome in joined.items() if isinstance(outcome, int)]
+
+    def _unchanged(
+        self, nodes: Sequence[int], summaries: Mapping[str, str], patience: float
+    ) -> list[int]:
+        """Return those of some nodes whose tables are what they were."""
+        request = Parcel({"kind": DESCRIBE})
+        unchanged = []
+        for node, reply in self._exchange(dict.fromkeys(nodes, request), patience).items():
+            found = _description(self._address(node), reply)
+            if isinstance(found, str):
+                continue  # it does not answer: it is asked again when the next step begins
+            if found.summary == summaries[self.names[node]]:
+                unchanged.append(node)
+            else:
+                self._note(f"{self.names[node]} is back with another table: it is not taken in")
+        return unchanged
 
     def export_state(self) -> dict[str, Any]:
         """Return the numbers of the series and who takes part; what nodes remember stays with them."""
