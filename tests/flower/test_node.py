@@ -1,6 +1,7 @@
 """What a node answers: only what makes sense, only what its owner allows, and always something."""
 
 import io
+import json
 import os
 import pickle
 import stat
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from fedkin.errors import InputError
 from fedkin.federation.flower import node as node_module
-from fedkin.federation.flower import wire
+from fedkin.federation.flower import node_data, wire
 from fedkin.federation.flower.guard import FORMS
 from fedkin.federation.flower.node import answer
 from fedkin.federation.flower.node_settings import node_settings
@@ -239,6 +240,26 @@ def test_mini_batches_of_single_points_are_refused():
     refused(everything.ask(JOIN | {"batch-size": 100}), Refusal.FORBIDDEN, "minimum-batch")
     assert everything.ask(JOIN | {"batch-size": 200}).has_content()
     assert Node(**{"minimum-batch": 1}).ask(JOIN | {"batch-size": 1}).has_content()
+
+
+def test_a_request_cannot_exhaust_the_nodes_memory(tmp_path, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(node_module, "LARGEST_MODEL", SIZE - 1)
+        reply = Node().ask(JOIN | {"run": "large"})
+    refused(reply, Refusal.INVALID, f"{SIZE} parameters: at most {SIZE - 1}")
+    path = tmp_path / "mine.csv"
+    frame = pd.DataFrame({"site": ["left", "right"] * 100, "outcome": ["ill", "well"] * 100})
+    frame.to_csv(path, index=False)
+    wanted = {
+        "columns": [{"kind": "categorical", "name": "site", "categories": ["left", "right"]}],
+        "label": {"kind": "classes", "name": "outcome", "classes": ["ill", "well"]},
+    }
+    table = Node(data=str(path), label="outcome")
+    join = JOIN | {"classes": 2, "preprocessing": json.dumps(wanted)}
+    assert table.ask(join).has_content()
+    monkeypatch.setattr(node_data, "LARGEST_MATRIX", 599)
+    refused(table.ask(join | {"run": "another"}), Refusal.DATA, "owner's log")
+    assert "3 features of each of 200 rows" in caplog.text
 
 
 @pytest.mark.parametrize("ending", [".pq", ".dat", ""])

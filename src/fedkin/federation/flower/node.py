@@ -35,7 +35,7 @@ from fedkin.nodes.tasks import TASKS
 logger = logging.getLogger(__name__)
 
 LARGEST_MODEL = 100_000_000
-"""Parameters: a larger vector is refused before the model is known."""
+"""Parameters: larger models are refused, and larger vectors before the model is known."""
 
 JOIN_VALUES: Mapping[str, type] = {
     "run": str,
@@ -205,10 +205,15 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             None if joined["l2"] < 0 else joined["l2"],
         )
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
+        objective = Objective.create(model, prepared[:2])
+        if objective.size > LARGEST_MODEL:
+            raise RefusedError(
+                Refusal.INVALID, f"a model of {objective.size} parameters: at most {LARGEST_MODEL}"
+            )
         while len(_OWN) >= MOST_RUNS:
             del _OWN[next(iter(_OWN))]
         _OWN[known] = SimulatedFederation(
-            Objective.create(model, jnp.asarray(prepared[:2])),
+            objective,
             [(prepared, points.labels)],
             names=[settings.name],
             batch_size=joined["batch-size"],

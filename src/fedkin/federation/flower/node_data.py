@@ -24,6 +24,10 @@ def read_own_table(settings: NodeSettings) -> Table:
     return settings.read(settings.data, f"node '{settings.name}'")
 
 
+LARGEST_MATRIX = 200_000_000
+"""Numbers that a table may be turned into: 0.8 GB. What the centre asks for must not exhaust the node."""
+
+
 def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> Points:
     """Return the node's points; a table is transformed as all nodes have agreed."""
     if not settings.is_table:
@@ -35,6 +39,12 @@ def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> P
             f"the label is {settings.label!r} here, but {preprocessing.label.name!r} elsewhere"
         )
     table = read_own_table(settings)
+    features = len(preprocessing.feature_names)
+    if table.rows * features > LARGEST_MATRIX:
+        raise InputError(
+            f"the centre wants {features:,} features of each of {table.rows:,} rows, more than "
+            f"{LARGEST_MATRIX:,} numbers in all: is a column of names or dates among the categories?"
+        )
     return Points(transform(table, preprocessing), transform_label(table, preprocessing))
 
 
