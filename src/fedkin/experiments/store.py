@@ -258,7 +258,8 @@ def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
 
     Returns:
         Columns `dataset`, `setting`, `target`, `method`, `seed`, `parameters`, `run`, then the costs,
-        losses and accuracies, the weight of each node and diagnostics.
+        losses and accuracies, the weight of each node and diagnostics. Settings are text, as one's own
+        have names: `"1"` is the paper's first.
     """
     tables = []
     store = Store(directory)
