@@ -47,7 +47,7 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 test: check  ## all checks and all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
 
-flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty minutes
+flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty-five minutes
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
 
 browser:  ## Chromium for the tests of report.html, where apt-get can install it

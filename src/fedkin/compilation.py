@@ -28,7 +28,6 @@ COMPILED: dict[Any, jax.stages.Compiled] = {}
 SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
 """The compiler's option for code that keeps to the thread it is called from."""
 
-
 DIRECTORY_VARIABLE = "FEDKIN_COMPILED"
 """Where the processes of a study, which begin anew, find the directory for compiled code."""
 
