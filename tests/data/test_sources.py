@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedkin.data.sources import DATA_SETS, data_directory, find, load_images
+from fedkin.data.sources import DATA_SETS, data_directory, find, load_images, resolve
 from fedkin.errors import InputError
 
 # SHA-256 of the publishers' own uncompressed IDX files (train images, train labels, test images,
@@ -165,6 +165,20 @@ def test_missing_path_and_file_instead_of_directory(tmp_path: Path, no_data: Non
     (tmp_path / "file.parquet").write_bytes(b"")
     with pytest.raises(InputError, match="is a file"):
         load_images(str(tmp_path / "file.parquet"))
+
+
+def test_a_bare_name_is_a_data_set_before_it_is_a_directory_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study's results are often kept in a directory that is named like its data."""
+    data, here = tmp_path / "data", tmp_path / "here"
+    for place in (data, here):
+        (place / "pictures").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    assert resolve("pictures", data) == data / "pictures"
+    assert resolve("./pictures", data) == Path("pictures")
+    (data / "pictures").rmdir()
+    assert resolve("pictures", data) == Path("pictures")
 
 
 def test_cifar10_prefers_the_lossless_directory(tmp_path: Path) -> None:

@@ -112,14 +112,17 @@ def load_images(
 def resolve(name: str, directory: Path | None = None) -> Path | None:
     """The directory that a name stands for, or None for a known data set or a hub id.
 
-    Names that stand for nothing are errors: this is the cheap check before a long load.
+    A bare name is looked for among the data sets first: a study's results may be kept in a directory
+    of the same name. Names that stand for nothing are errors: this is the cheap check before a long load.
     """
     if name in DATA_SETS:
         return None
     if not name.strip():
         raise InputError(f"no data set is named: choose one of {', '.join(DATA_SETS)}, or a path")
     root = data_directory(directory)
-    for path in (Path(name).expanduser(), *([root / name] if root else [])):
+    here = Path(name).expanduser()
+    among_data = [root / name] if root else []
+    for path in [*among_data, here] if here.name == name else [here, *among_data]:
         if path.is_dir():
             return path
         if path.exists():
