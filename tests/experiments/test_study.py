@@ -121,6 +121,7 @@ def test_a_cell_whose_trials_all_fail_does_not_stop_the_others(tmp_path):
     assert len(outcome.failed_trials) == 2
     (reason,) = outcome.failed.values()
     assert "all 2 combinations of parameters failed for fedavg" in reason
+    assert "learning rate γ = 1e+30 is too large" in reason
 
 
 def test_what_was_chosen_for_open_parameters_is_kept(tmp_path):

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -119,7 +119,7 @@ def _tune(
             failed |= do(trials.values(), store.tuning, "tuning")
         for run in group:
             try:
-                chosen, record = _choose(run, study.candidates(run), store)
+                chosen, record = _choose(run, study.candidates(run), store, failed)
             except InputError as error:
                 without[run.directory] = str(error)
                 continue
@@ -144,7 +144,7 @@ FOLLOWED = ("learning_rate", "period")
 
 
 def _choose(
-    run: RunConfig, trials: list[RunConfig], store: Store
+    run: RunConfig, trials: list[RunConfig], store: Store, failed: Mapping[str, str]
 ) -> tuple[RunConfig, dict[str, Any] | None]:
     """Give a run the parameters of its best trial: the highest validation accuracy at the end.
 
@@ -157,8 +157,8 @@ def _choose(
     best = max(range(len(trials)), key=lambda number: scores[number] or (-1.0, 0.0))
     if scores[best] is None:
         raise InputError(
-            f"all {len(trials)} combinations of parameters failed for {run.method} on {run.cell}: "
-            f"see the logs in {store.tuning}"
+            f"all {len(trials)} combinations of parameters failed for {run.method} on {run.cell}, the "
+            f"first since: {failed[trials[0].directory]} (logs in {store.tuning})"
         )
     record = {
         "chosen": given_settings(trials[best]),
