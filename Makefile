@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 TEST_ARGUMENTS ?=
 
-# For `make reproduce`: the studies, in this order, where their stores are, and runs at the same time.
+# For `make reproduce`: the studies, in this order, where their stores are, runs at the same time, and what else
+# `fedkin compare` is told, such as --replace.
 STUDIES ?= fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg tiny-imagenet32
 STORES ?= runs
 JOBS ?= 2
+COMPARE_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test flower check browser bench reproduce compare clean
@@ -67,7 +69,7 @@ reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where the
 	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; exit 2; fi
 
 compare: $(VENV)/.base  ## make results/ anew from the stores that are there, and from what was collected before
-	$(BIN)/fedkin compare results $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study)))
+	$(BIN)/fedkin compare results $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study))) $(COMPARE_ARGUMENTS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,8 +1,10 @@
 """What the repository shows is what its index says, and an index is what a store holds."""
 
 import csv
+import dataclasses
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -14,10 +16,10 @@ from typer.testing import CliRunner
 
 from fedkin.cli import app
 from fedkin.errors import InputError
-from fedkin.experiments.config import load_study, with_settings
+from fedkin.experiments.config import RunConfig, load_study, with_settings
 from fedkin.experiments.store import Store
 from fedkin.report import condensed, reproduction, solvers, tables
-from fedkin.report.reading import read_record
+from fedkin.report.reading import Missing, read_record
 
 RESULTS = Path(__file__).parents[2] / "results"
 COLLECTED = sorted(RESULTS.glob("*/index.csv"))
@@ -123,8 +125,43 @@ def test_each_row_of_the_repositorys_index_agrees_with_its_history(index):
         final = float(row["test_accuracy"])
         assert float(kept["test_accuracy"]) == pytest.approx(final, abs=1e-6)
         marks = [float(each["test_accuracy"]) >= 0.95 * final - 1e-6 for each in history]
-        assert history[marks.index(True)]["step"] == row["reach95_step"]
+        places = {"best": kept, "total": history[-1], "reach95": history[marks.index(True)]}
+        for prefix, place in places.items():
+            assert place["step"] == row[f"{prefix}_step"]
+            for cost in ("synchronizations", "points", "bytes_up", "bytes_down", "seconds"):
+                assert float(row[f"{prefix}_{cost}"]) == pytest.approx(float(place[cost]), rel=1e-6)
+            if row["method"] == "bilevel" and prefix != "reach95":
+                similar = json.loads(row["similar_nodes"])
+                share = sum(float(place[f"weight {node}"]) for node in similar)
+                assert float(row[f"{prefix.replace('total', 'last')}_similar_weight"]) == (
+                    pytest.approx(share, abs=1e-6)
+                )
         assert int(row["total_synchronizations"]) <= int(row["budget_synchronizations"])
+
+
+@pytest.mark.parametrize("index", COLLECTED, ids=lambda path: path.parent.name)
+def test_each_run_in_the_repository_is_one_that_its_study_asks_for(index):
+    study = load_study(RESULTS / "studies" / f"{index.parent.name}.toml")
+    planned: dict[tuple, list[RunConfig]] = {}
+    for run in study.runs():
+        planned.setdefault((run.cell, run.method, run.seed), []).append(run)
+    for run in condensed.read_condensed(index.parent).runs:
+        config = RunConfig.model_validate(run.config)
+        tuned = study.tune.get(run.method, {})
+        free = set(tuned) | ({"learning_rate"} if study.follow_bilevel else set())
+        assert any(
+            config.model_dump(exclude={"settings": free})
+            == each.model_dump(exclude={"settings": free})
+            for each in planned[config.cell, config.method, config.seed]
+        ), run.name
+        for name, grid in tuned.items():
+            assert getattr(config.settings, name) in grid, run.name
+
+
+def test_make_reproduce_runs_every_study():
+    text = (RESULTS.parent / "Makefile").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^STUDIES \?= (.*)$", text, re.MULTILINE)
+    assert sorted(named.split()) == sorted(path.stem for path in RESULTS.glob("studies/*.toml"))
 
 
 def test_what_was_collected_is_what_the_store_holds(tmp_path, collected):
@@ -216,9 +253,13 @@ def test_an_entry_counts_as_investigated_when_the_investigation_names_it(collect
 
     assert "`mnist 2 minority local` |" in page()  # invented far below the paper's 0.787
     assert "| yes |\n" not in page().split("## Where we differ")[1].split("## Whom")[0]
-    (collected / "INVESTIGATION.md").write_text("# Found\n\n`mnist 2 minority local`: invented.\n")
-    told = page().split("## Where we differ")[1].split("## Whom")[0]
-    assert told.count("| yes |\n") == 1
+    for text, times in (
+        ("# Found\n\n`mnist 2 minority local` waits for more seeds.\n", 0),
+        ("# Found\n\n## `mnist 2 minority local`\n\nInvented.\n", 1),
+    ):
+        (collected / "INVESTIGATION.md").write_text(text)
+        told = page().split("## Where we differ")[1].split("## Whom")[0]
+        assert told.count("| yes |\n") == times
 
 
 def test_the_command_collects_and_builds(tmp_path, collected):
@@ -261,12 +302,77 @@ def test_newcomers_mistakes(tmp_path, collected):
         condensed.collect(tmp_path / "mnist", collected)
 
 
+def test_a_store_does_not_replace_runs_that_it_lacks(tmp_path, collected):
+    before = (collected / "mnist" / "index.csv").read_bytes()
+    fewer = make_store(collected, tmp_path / "fewer", "mnist", STUDY, leave_out=3)
+    with pytest.raises(InputError, match=r"3 runs that .* would be lost"):
+        condensed.collect(fewer, collected)
+    assert (collected / "mnist" / "index.csv").read_bytes() == before
+    command = ["compare", str(collected), "--add", str(fewer), "--replace", "--json"]
+    answer = CliRunner().invoke(app, command)
+    assert json.loads(answer.stdout)["studies"]["mnist"]["finished"] == 17
+
+
+def test_a_damaged_study_can_be_collected_again(tmp_path, collected):
+    sound = (collected / "mnist" / "index.csv").read_bytes()
+    (collected / "mnist" / "index.csv").write_bytes(sound.replace(b"bilevel", b"fedavg", 1))
+    condensed.collect(tmp_path / "stores" / "mnist", collected)
+    assert (collected / "mnist" / "index.csv").read_bytes() == sound
+
+
 def test_variants_of_a_method_are_refused(tmp_path):
     results = tmp_path / "results"
     two = STUDY.replace("0.3333333333333333", "[0.3333333333333333, 0.5]")
     condensed.collect(make_store(results, tmp_path / "stores", "mnist", two), results)
     with pytest.raises(InputError, match="two runs of bilevel"):
         reproduction.read_reproduction(results)
+
+
+def test_the_same_cell_in_two_studies_of_the_table_is_refused_but_not_as_evidence(
+    tmp_path, collected
+):
+    longer = STUDY.replace("800", "1600")
+    evidence = make_store(collected, tmp_path / "stores", "why-mnist", longer)
+    condensed.collect(evidence, collected)
+    states = reproduction.read_reproduction(collected)
+    assert [(state.name, state.synchronizations) for state in states.studies] == [
+        ("mnist", 800),
+        ("solvers-mnist", 800),
+        ("why-mnist", 1600),
+    ]
+    assert len(states.table_record.runs) == 20
+    assert len(states.solver_runs) == 8
+    again = make_store(collected, tmp_path / "stores", "mnist-longer", longer)
+    condensed.collect(again, collected)
+    with pytest.raises(InputError, match="two runs of"):
+        reproduction.read_reproduction(collected)
+
+
+def test_seeds_with_other_parameters_are_refused(tmp_path):
+    results = tmp_path / "results"
+    half = STUDY.replace("seed = [0, 1]", "seed = {}")
+    for seed, cap in ((0, 0.25), (1, 0.5)):
+        text = half.format(seed).replace("0.3333333333333333", str(cap))
+        store = make_store(results, tmp_path / "stores", f"mnist-{seed}", text)
+        condensed.collect(store, results)
+    with pytest.raises(InputError, match="different parameters"):
+        reproduction.read_reproduction(results)
+
+
+def test_a_run_that_was_held_up_does_not_change_the_typical_time(collected):
+    before = reproduction.read_reproduction(collected).studies[0]
+    assert before.typical_hours > 0
+    runs = [*before.runs]
+    slow = next(place for place, run in enumerate(runs) if run.method == "bilevel")
+    held_up = {**runs[slow].outcome, "total_seconds": 36_000.0}
+    runs[slow] = dataclasses.replace(runs[slow], outcome=held_up)
+    after = dataclasses.replace(before, runs=runs)
+    assert after.run_hours > before.run_hours + 9
+    assert after.typical_hours == pytest.approx(before.typical_hours, rel=0.5)
+    only_bilevel = [run for run in before.runs if run.method == "bilevel"]
+    missing = [Missing(run.cell, run.method, run.seed, "") for run in before.runs]
+    unknown = dataclasses.replace(before, runs=only_bilevel, missing=missing)
+    assert np.isnan(unknown.typical_hours)
 
 
 def test_resume_begins_a_study_that_is_not_there(tmp_path):

@@ -23,6 +23,13 @@ def compare(
             "runs first. May be given several times."
         ),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Collect a study even if runs that were collected before are lost by it.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Set studies beside the paper, cell by cell: tables, figures and README.md of a results directory."""
@@ -32,7 +39,7 @@ def compare(
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory: give the one that holds studies/*.toml")
     for store in add or []:
-        target = condensed.collect(store, directory)
+        target = condensed.collect(store, directory, replace=replace)
         notes.print(f"collected {store} into {target}", markup=False, soft_wrap=True)
     with notes.status("comparing and drawing …"):
         files = reproduction.build(directory)

@@ -50,7 +50,7 @@ def compare(record: Record) -> pd.DataFrame:
     """Return one row a cell and method: ours, the paper's, and how far apart they are.
 
     `deviations` is the difference in pooled standard deviations of a run; `errors` is the same in
-    standard errors of the difference of the two means, a stricter measure (Student's t).
+    standard errors of the difference of the two means (Student's t), which are smaller from two seeds on.
     """
     table = summary(record)
     table["method"] = [record.labels[str(label)] for label in table.method]

@@ -12,7 +12,7 @@ it gives the same configuration, and the name of a run, which ends with a checks
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,16 +79,22 @@ class Trial:
     chosen: bool
 
 
-def collect(store: Path, results: Path) -> Path:
+def collect(store: Path, results: Path, *, replace: bool = False) -> Path:
     """Condense a store into the directory of the same name in `results`.
 
-    Runs that the study of that name does not ask for are left out.
+    Runs that the study of that name does not ask for are left out. What was collected before is
+    replaced as a whole, so that runs of one study are never from two stores.
+
+    Args:
+        store: The directory of a study, named like it.
+        results: The directory of results.
+        replace: Whether runs that were collected before and that the store has not may be lost.
     """
     record = read_record(store)
     if record.kind != "study":
         raise InputError(f"{store} is the result of a fit: give the directory of a study")
     name = store.resolve().name
-    study = _study(results, name)
+    study = read_study(results, name)
     wanted = {(_cell(config), config.method, config.seed) for config in study.runs()}
     runs = [run for run in record.runs if (run.cell, run.method, run.seed) in wanted]
     if not runs:
@@ -96,6 +102,9 @@ def collect(store: Path, results: Path) -> Path:
             f"{store} has no finished run that {results / STUDIES / name}.toml asks for"
         )
     target = results / name
+    if is_condensed(target) and not replace:
+        there = {(run.cell, run.method, run.seed) for run in runs}
+        _refuse_loss(store, target, wanted - there)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -107,6 +116,20 @@ def collect(store: Path, results: Path) -> Path:
     if trials:
         write_atomically(target / TUNING, _csv([vars(trial) for trial in trials]))
     return target
+
+
+def _refuse_loss(store: Path, target: Path, absent: Container[tuple[Any, str, int]]) -> None:
+    """Refuse to replace runs that were collected before by none."""
+    try:
+        before = read_condensed(target).runs
+    except InputError:
+        return  # What is damaged is to be collected anew.
+    lost = [run for run in before if (run.cell, run.method, run.seed) in absent]
+    if lost:
+        raise InputError(
+            f"{target} has {len(lost)} runs that {store} has not ({lost[0].name}, …) and that would be "
+            "lost: finish the study, or say --replace"
+        )
 
 
 def is_condensed(directory: Path) -> bool:
@@ -121,7 +144,7 @@ def read_any(directory: Path) -> Record:
 
 def read_condensed(directory: Path) -> Record:
     """Read a condensed study; what is missing is told by the study's file."""
-    study = _study(directory.parent, directory.resolve().name)
+    study = read_study(directory.parent, directory.resolve().name)
     history = pd.read_csv(directory / HISTORY)
     by_run = {str(name): table.drop(columns="run") for name, table in history.groupby("run")}
     runs = [_read_row(row, by_run, directory) for row in read_table(directory / INDEX)]
@@ -133,7 +156,7 @@ def read_condensed(directory: Path) -> Record:
 
 def planned_without_results(results: Path, name: str) -> list[Missing]:
     """Return all runs of a study of which nothing was collected."""
-    return list(missing_runs(_study(results, name), [], lambda *_: "not begun"))
+    return list(missing_runs(read_study(results, name), [], lambda *_: "not begun"))
 
 
 def read_trials(directory: Path) -> list[Trial]:
@@ -153,7 +176,8 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     return [{name: _parse(name, text) for name, text in row.items()} for row in rows]
 
 
-def _study(results: Path, name: str) -> StudyConfig:
+def read_study(results: Path, name: str) -> StudyConfig:
+    """Read what a study of a directory of results consists of."""
     file = results / STUDIES / f"{name}.toml"
     if not file.exists():
         raise InputError(

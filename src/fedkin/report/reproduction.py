@@ -2,7 +2,7 @@
 
 RESULTS/README.md             the comparison, cell by cell
 RESULTS/table.md, .csv, .tex  every method in every cell
-RESULTS/comparison.csv        the same beside the paper's figures, with every digit
+RESULTS/comparison.csv        the same beside the paper's figures, to nine decimals
 RESULTS/solvers.md, .csv, .tex  damped CG against the paper's solver
 RESULTS/figures/…             the figures of `fedkin report`, of all studies together
 RESULTS/INVESTIGATION.md      written by hand; only read here
@@ -27,6 +27,8 @@ from fedkin.report.style import method_title
 README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
 SOLVER_STUDIES = "solvers-"
 """Studies whose names begin like this are the second table's half with damped CG."""
+EVIDENCE_STUDIES = "why-"
+"""Studies whose names begin like this are what an investigation rests on; they are in no table."""
 
 FIGURE_FORMATS = ("svg",)
 """What the repository keeps; `fedkin report` writes PNG and PDF too."""
@@ -39,6 +41,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "τ": ("period",),
     "γ_h": ("adjoint_learning_rate",),
     "η": ("outer_learning_rate",),
+    "damping": ("damping",),
+    "CG iterations": ("solver_iterations",),
     "λ, Ditto": ("proximal", "ditto"),
     "λ, pFedMe": ("proximal", "pfedme"),
 }
@@ -50,6 +54,8 @@ class StudyState:
     """A study: what there is of it, and what is still to come."""
 
     name: str
+    synchronizations: int | None
+    """The budget of a run."""
     runs: list[Run]
     missing: list[Missing]
     trials: list[Trial]
@@ -70,13 +76,26 @@ class StudyState:
         return sum(trial.seconds for trial in self.trials) / 3600
 
     @property
-    def expected_hours(self) -> float:
-        """The time of all runs; one that is missing takes what others of its method took, on average."""
-        seconds: dict[str, list[float]] = {}
-        for run in self.runs:
-            seconds.setdefault(run.method, []).append(run.outcome["total_seconds"])
-        missing = [np.mean(seconds.get(each.method, [np.nan])) for each in self.missing]
-        return self.run_hours + self.trial_hours + float(sum(missing)) / 3600
+    def typical_hours(self) -> float:
+        """The time of the whole study if each run, and each trial, takes its method's median."""
+        runs = [(run.method, run.outcome["total_seconds"]) for run in self.runs]
+        trials = [(trial.method, trial.seconds) for trial in self.trials]
+        planned = [each.method for each in [*self.runs, *self.missing]]
+        return _at_medians(runs, planned) + _at_medians(trials, [method for method, _ in trials])
+
+    @property
+    def warned(self) -> int:
+        """The number of runs with a warning."""
+        return sum(bool(run.outcome["warnings"]) for run in self.runs)
+
+
+def _at_medians(measured: list[tuple[str, float]], planned: list[str]) -> float:
+    """Return the hours of what is planned; NaN where a method was never measured."""
+    seconds: dict[str, list[float]] = {}
+    for method, each in measured:
+        seconds.setdefault(method, []).append(each)
+    medians = {method: float(np.median(each)) for method, each in seconds.items()}
+    return sum(medians.get(method, np.nan) for method in planned) / 3600
 
 
 @dataclass(frozen=True)
@@ -89,17 +108,25 @@ class Reproduction:
     @property
     def table_record(self) -> Record:
         """The studies of the paper's table as one."""
-        return self._joined([s for s in self.studies if not s.name.startswith(SOLVER_STUDIES)])
+        studies = [s for s in self._compared if not s.name.startswith(SOLVER_STUDIES)]
+        runs = [run for study in studies for run in study.runs]
+        missing = [each for study in studies for each in study.missing]
+        return Record(self.directory, "study", runs, missing)
 
     @property
     def solver_runs(self) -> list[Run]:
         """The runs of Bi-level with either solver."""
-        return [run for study in self.studies for run in study.runs if run.method == "bilevel"]
+        return [run for study in self._compared for run in study.runs if run.method == "bilevel"]
 
-    def _joined(self, studies: list[StudyState]) -> Record:
-        runs = [run for study in studies for run in study.runs]
-        missing = [each for study in studies for each in study.missing]
-        return Record(self.directory, "study", runs, missing)
+    @property
+    def missing_solver_runs(self) -> list[Missing]:
+        """The runs of Bi-level that the second table waits for."""
+        missing = [each for study in self._compared for each in study.missing]
+        return [each for each in missing if each.method == "bilevel"]
+
+    @property
+    def _compared(self) -> list[StudyState]:
+        return [study for study in self.studies if not study.name.startswith(EVIDENCE_STUDIES)]
 
 
 def read_reproduction(directory: Path) -> Reproduction:
@@ -112,15 +139,16 @@ def read_reproduction(directory: Path) -> Reproduction:
     states = []
     for file in files:
         path = directory / file.stem
+        budget = condensed.read_study(directory, file.stem).synchronizations
         if condensed.is_condensed(path):
             record = condensed.read_condensed(path)
             trials = condensed.read_trials(path)
-            _refuse_twins(record)
-            states.append(StudyState(file.stem, record.runs, record.missing, trials))
+            states.append(StudyState(file.stem, budget, record.runs, record.missing, trials))
         else:
             planned = condensed.planned_without_results(directory, file.stem)
-            states.append(StudyState(file.stem, [], planned, []))
+            states.append(StudyState(file.stem, budget, [], planned, []))
     reproduction = Reproduction(directory, states)
+    _refuse_variants(directory, reproduction.table_record.runs)
     if not reproduction.table_record.runs:
         raise InputError(
             f"{directory} holds no finished run of the paper's table yet: add the directory of a study "
@@ -129,23 +157,31 @@ def read_reproduction(directory: Path) -> Reproduction:
     return reproduction
 
 
-def _order(name: str) -> tuple[bool, int, str]:
+def _order(name: str) -> tuple[int, int, str]:
     dataset = name.removeprefix(SOLVER_STUDIES)
     place = DATA_SETS.index(dataset) if dataset in DATA_SETS else len(DATA_SETS)
-    return name.startswith(SOLVER_STUDIES), place, name
+    part = 2 if name.startswith(EVIDENCE_STUDIES) else int(name.startswith(SOLVER_STUDIES))
+    return part, place, name
 
 
-def _refuse_twins(record: Record) -> None:
-    """Refuse variants of a method: the table has one column for each."""
+def _refuse_variants(directory: Path, runs: list[Run]) -> None:
+    """Refuse variants of a method: the table has one entry for a cell and a method."""
     seen: set[tuple[Cell, str, int]] = set()
-    for run in record.runs:
+    settings: dict[tuple[Cell, str], dict[str, Any]] = {}
+    for run in runs:
         key = (run.cell, run.method, run.seed)
         if key in seen:
             raise InputError(
-                f"{record.directory} has two runs of {run.method} with seed {run.seed} on "
-                f"{run.cell.title}: a study of the paper's table has one"
+                f"{directory} has two runs of {run.method} with seed {run.seed} on {run.cell.title}: "
+                "the paper's table has one"
             )
         seen.add(key)
+        own = run.config["settings"]
+        if settings.setdefault((run.cell, run.method), own) != own:
+            raise InputError(
+                f"{directory} has runs of {run.method} with different parameters on "
+                f"{run.cell.title}: the paper's table is of one choice for all seeds"
+            )
 
 
 def build(directory: Path) -> list[Path]:
@@ -187,13 +223,16 @@ def _page(
     file = reproduction.directory / INVESTIGATION
     investigation = file.read_text(encoding="utf-8") if file.exists() else ""
     far = comparison.far_entries(table)
+    investigated = _headings(investigation)
+    of_table = any(each.cell in comparison.MAIN_CELLS for each in record.missing)
+    of_solvers = any(each.cell in solvers.CELLS for each in reproduction.missing_solver_runs)
     counts = [
-        (1, comparison.bilevel_wins(table)),
-        (1, comparison.bilevel_close_to_paper(table)),
-        (1, comparison.fedavg_below_local(table)),
-        (2, comparison.similar_nodes_have_the_weight(shares)),
-        (3, solvers.cg_is_faster(solver_table)),
-        (3, solvers.cg_is_faster(solver_table, ratio="common_ratio")),
+        (1, comparison.bilevel_wins(table), of_table),
+        (1, comparison.bilevel_close_to_paper(table), of_table),
+        (1, comparison.fedavg_below_local(table), of_table),
+        (2, comparison.similar_nodes_have_the_weight(shares), of_table),
+        (3, solvers.cg_is_faster(solver_table), of_solvers),
+        (3, solvers.cg_is_faster(solver_table, ratio="common_ratio"), of_solvers),
     ]
     environment = Environment(
         loader=PackageLoader("fedkin.report"),
@@ -205,7 +244,7 @@ def _page(
     )
     environment.filters |= {
         "signed": tables.signed,
-        "deviations": lambda value: f"{value:+.1f}".replace("-", "−"),
+        "deviations": lambda value: f"{round(value, 1) + 0.0:+.1f}".replace("-", "−"),
         "known": lambda value: not np.isnan(value),
         "method": method_title,
         "key": comparison.entry_key,
@@ -214,15 +253,14 @@ def _page(
     }
     return environment.get_template("results.md").render(
         counts=counts,
-        partial=any(
-            each.cell in comparison.MAIN_CELLS for s in reproduction.studies for each in s.missing
-        ),
+        table_is_partial=bool(record.missing),
         studies=reproduction.studies,
+        typical_hours=sum(study.typical_hours for study in reproduction.studies),
         missing=_missing_words(reproduction.studies),
         chapters=_chapters(table),
         winners=_winners(table),
         far=far,
-        investigated=[row for row in far if f"`{comparison.entry_key(row)}`" in investigation],
+        investigated=[row for row in far if f"`{comparison.entry_key(row)}`" in investigated],
         far_in_errors=int((table.errors.abs() > comparison.FAR).sum()),
         compared=int(table.paper.notna().sum()),
         shares=_share_rows(shares),
@@ -233,6 +271,11 @@ def _page(
         figures=[name for name, _ in figures.plan(record)],
         has_investigation=bool(investigation),
     )
+
+
+def _headings(text: str) -> str:
+    """Return the headings of chapters: what they name, the chapters are about."""
+    return "\n".join(line for line in text.splitlines() if line.startswith("## "))
 
 
 def _chapters(table: pd.DataFrame) -> dict[str, list[Any]]:
