@@ -45,9 +45,11 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 	$(BIN)/lint-imports
 
 # A file's tests share what they have compiled and started, so each file is one worker's. In pytest's order: xdist
-# would begin with the files that have the most tests, and those with the fewest are among the longest.
+# would begin with the files that have the most tests, and those with the fewest are among the longest. Most of the
+# time is compilation, and code for a handful of points need not be fast: `XLA_FLAGS= make test` tests optimised code,
+# as `make flower` and a plain pytest do.
 test: check  ## all checks and all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
+	XLA_FLAGS="$${XLA_FLAGS---xla_backend_optimization_level=0}" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
 
 flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty-five minutes
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
