@@ -179,6 +179,9 @@ def test_a_bare_name_is_a_data_set_before_it_is_a_directory_here(
     assert resolve("./pictures", data) == Path("pictures")
     (data / "pictures").rmdir()
     assert resolve("pictures", data) == Path("pictures")
+    (data / "pictures").touch()  # a file is not in the way of a directory
+    assert resolve("pictures", data) == Path("pictures")
+    assert resolve("..", data) == Path("..")
 
 
 def test_cifar10_prefers_the_lossless_directory(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def made(tmp_path_factory):
     place = tmp_path_factory.mktemp("made")
     for name, text in (("mnist", STUDY), ("solvers-mnist", SOLVER_STUDY)):
         store = make_store(place / "results", place / "stores", name, text)
-        condensed.collect(store, place / "results")
+        condensed.read_store(store, place / "results").write()
     return place
 
 
@@ -193,7 +193,7 @@ def test_what_an_index_says_of_a_run(tmp_path, collected):
 
 def test_the_same_runs_give_the_same_bytes(tmp_path, collected):
     before = {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
-    condensed.collect(tmp_path / "stores" / "mnist", collected)
+    condensed.read_store(tmp_path / "stores" / "mnist", collected).write()
     assert before == {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
     first = reproduction.texts(reproduction.read_reproduction(collected))
     assert first == reproduction.texts(reproduction.read_reproduction(collected))
@@ -239,7 +239,7 @@ def test_a_partial_study_says_what_is_missing(tmp_path):
     results = tmp_path / "results"
     store = make_store(results, tmp_path / "stores", "mnist", STUDY, leave_out=3)
     (results / "studies" / "solvers-mnist.toml").write_text(SOLVER_STUDY)
-    condensed.collect(store, results)
+    condensed.read_store(store, results).write()
     page = reproduction.texts(reproduction.read_reproduction(results))["README.md"]
     assert "| 17 | 20 |" in page
     assert "- mnist, Local-train: 2 runs (seeds 0, 1 of 2 minority)" in page
@@ -289,43 +289,106 @@ def test_newcomers_mistakes(tmp_path, collected):
     elsewhere = tmp_path / "stores" / "other"
     shutil.copytree(store, elsewhere)
     with pytest.raises(InputError, match=r"no file .*other\.toml"):
-        condensed.collect(elsewhere, collected)
+        condensed.read_store(elsewhere, collected).write()
     with pytest.raises(InputError, match="holds no results"):
         reproduction.read_reproduction(tmp_path)
     (collected / "studies" / "mnist.toml").write_text('dataset = "fashion-mnist"\n')
     with pytest.raises(InputError, match="no finished run that"):
-        condensed.collect(store, collected)
+        condensed.read_store(store, collected).write()
     shutil.rmtree(collected / "mnist")
     with pytest.raises(InputError, match="no finished run of the paper's table"):
         reproduction.read_reproduction(collected)
     with pytest.raises(InputError, match="is not there"):
-        condensed.collect(tmp_path / "mnist", collected)
+        condensed.read_store(tmp_path / "mnist", collected).write()
 
 
 def test_a_store_does_not_replace_runs_that_it_lacks(tmp_path, collected):
     before = (collected / "mnist" / "index.csv").read_bytes()
     fewer = make_store(collected, tmp_path / "fewer", "mnist", STUDY, leave_out=3)
     with pytest.raises(InputError, match=r"3 runs that .* would be lost"):
-        condensed.collect(fewer, collected)
+        condensed.read_store(fewer, collected).write()
     assert (collected / "mnist" / "index.csv").read_bytes() == before
     command = ["compare", str(collected), "--add", str(fewer), "--replace", "--json"]
     answer = CliRunner().invoke(app, command)
     assert json.loads(answer.stdout)["studies"]["mnist"]["finished"] == 17
 
 
-def test_a_damaged_study_can_be_collected_again(tmp_path, collected):
-    sound = (collected / "mnist" / "index.csv").read_bytes()
-    (collected / "mnist" / "index.csv").write_bytes(sound.replace(b"bilevel", b"fedavg", 1))
-    condensed.collect(tmp_path / "stores" / "mnist", collected)
-    assert (collected / "mnist" / "index.csv").read_bytes() == sound
+def test_a_store_that_is_refused_leaves_the_others_as_they_were(tmp_path, collected):
+    before = (collected / "solvers-mnist" / "index.csv").read_bytes()
+    other = SOLVER_STUDY.replace('"cg"', '"cg"\ndamping = 2.0')
+    other = make_store(collected, tmp_path / "other", "solvers-mnist", other)
+    fewer = make_store(collected, tmp_path / "fewer", "mnist", STUDY, leave_out=3)
+    answer = CliRunner().invoke(
+        app, ["compare", str(collected), "--add", str(other), "--add", str(fewer)]
+    )
+    assert isinstance(answer.exception, InputError)
+    assert (collected / "solvers-mnist" / "index.csv").read_bytes() == before
+
+
+def test_variants_of_a_method_are_counted_before_they_are_replaced(tmp_path):
+    results = tmp_path / "results"
+    two = STUDY.replace("0.3333333333333333", "[0.3333333333333333, 0.5]")
+    whole = make_store(results, tmp_path / "whole", "why-mnist", two)
+    condensed.read_store(whole, results).write()
+    half = make_store(results, tmp_path / "half", "why-mnist", STUDY)
+    (results / "studies" / "why-mnist.toml").write_text(two)
+    with pytest.raises(InputError, match="4 runs that"):  # two settings, two seeds
+        condensed.read_store(half, results)
+
+
+def test_trials_of_a_former_store_do_not_stay(tmp_path, collected):
+    assert (collected / "mnist" / "tuning.csv").exists()
+    shutil.rmtree(tmp_path / "stores" / "mnist" / "tuning")
+    condensed.read_store(tmp_path / "stores" / "mnist", collected).write()
+    assert not (collected / "mnist" / "tuning.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("index.csv", lambda sound: sound.replace(b"bilevel", b"fedavg", 1)),
+        ("history.csv.gz", lambda sound: sound[: len(sound) // 2]),
+        ("history.csv.gz", lambda sound: b"<<<<<<< ours"),
+        ("history.csv.gz", lambda sound: gzip.compress(b"a,b\n1,2\n")),
+    ],
+)
+def test_a_damaged_study_is_refused_and_can_be_collected_again(tmp_path, collected, name, damage):
+    file = collected / "mnist" / name
+    sound = file.read_bytes()
+    file.write_bytes(damage(sound))
+    with pytest.raises(InputError, match="collect it again"):
+        reproduction.read_reproduction(collected)
+    condensed.read_store(tmp_path / "stores" / "mnist", collected).write()
+    assert file.read_bytes() == sound
 
 
 def test_variants_of_a_method_are_refused(tmp_path):
     results = tmp_path / "results"
     two = STUDY.replace("0.3333333333333333", "[0.3333333333333333, 0.5]")
-    condensed.collect(make_store(results, tmp_path / "stores", "mnist", two), results)
+    condensed.read_store(make_store(results, tmp_path / "stores", "mnist", two), results).write()
     with pytest.raises(InputError, match="two runs of bilevel"):
         reproduction.read_reproduction(results)
+
+
+def test_variants_of_a_solver_are_refused(tmp_path, collected):
+    two = SOLVER_STUDY.replace('"cg"', '"cg"\ndamping = [1.0, 2.0]')
+    store = make_store(collected, tmp_path / "two", "solvers-mnist", two)
+    condensed.read_store(store, collected).write()
+    with pytest.raises(InputError, match="two runs of bilevel"):
+        reproduction.read_reproduction(collected)
+
+
+@pytest.mark.parametrize(("absent", "verdict"), [("fedavg", "no"), ("bilevel", "no, so far")])
+def test_only_claims_that_wait_for_runs_say_so_far(tmp_path, collected, absent, verdict):
+    index = collected / "mnist" / "index.csv"
+    rows = [row for row in read_rows(index) if (row["method"], row["seed"]) != (absent, "1")]
+    with index.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    page = reproduction.texts(reproduction.read_reproduction(collected))["README.md"]
+    (weights,) = [line for line in page.splitlines() if line.startswith("| 2 | the similar nodes")]
+    assert weights.endswith(f"| {verdict} |")  # the invented weights fall short of 95%
 
 
 def test_the_same_cell_in_two_studies_of_the_table_is_refused_but_not_as_evidence(
@@ -333,7 +396,7 @@ def test_the_same_cell_in_two_studies_of_the_table_is_refused_but_not_as_evidenc
 ):
     longer = STUDY.replace("800", "1600")
     evidence = make_store(collected, tmp_path / "stores", "why-mnist", longer)
-    condensed.collect(evidence, collected)
+    condensed.read_store(evidence, collected).write()
     states = reproduction.read_reproduction(collected)
     assert [(state.name, state.synchronizations) for state in states.studies] == [
         ("mnist", 800),
@@ -343,7 +406,7 @@ def test_the_same_cell_in_two_studies_of_the_table_is_refused_but_not_as_evidenc
     assert len(states.table_record.runs) == 20
     assert len(states.solver_runs) == 8
     again = make_store(collected, tmp_path / "stores", "mnist-longer", longer)
-    condensed.collect(again, collected)
+    condensed.read_store(again, collected).write()
     with pytest.raises(InputError, match="two runs of"):
         reproduction.read_reproduction(collected)
 
@@ -354,7 +417,7 @@ def test_seeds_with_other_parameters_are_refused(tmp_path):
     for seed, cap in ((0, 0.25), (1, 0.5)):
         text = half.format(seed).replace("0.3333333333333333", str(cap))
         store = make_store(results, tmp_path / "stores", f"mnist-{seed}", text)
-        condensed.collect(store, results)
+        condensed.read_store(store, results).write()
     with pytest.raises(InputError, match="different parameters"):
         reproduction.read_reproduction(results)
 

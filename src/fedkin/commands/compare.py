@@ -38,9 +38,12 @@ def compare(
 
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory: give the one that holds studies/*.toml")
-    for store in add or []:
-        target = condensed.collect(store, directory, replace=replace)
-        notes.print(f"collected {store} into {target}", markup=False, soft_wrap=True)
+    stores = add or []
+    # All are read before one is written: a store that is refused leaves everything as it was.
+    found = [condensed.read_store(store, directory, replace=replace) for store in stores]
+    for store, collection in zip(stores, found, strict=True):
+        collection.write()
+        notes.print(f"collected {store} into {collection.target}", markup=False, soft_wrap=True)
     with notes.status("comparing and drawing …"):
         files = reproduction.build(directory)
         states = reproduction.read_reproduction(directory).studies

@@ -122,9 +122,12 @@ def resolve(name: str, directory: Path | None = None) -> Path | None:
     root = data_directory(directory)
     here = Path(name).expanduser()
     among_data = [root / name] if root else []
-    for path in [*among_data, here] if here.name == name else [here, *among_data]:
+    bare = here.name == name and name != ".."
+    places = [*among_data, here] if bare else [here, *among_data]
+    for path in places:
         if path.is_dir():
             return path
+    for path in places:
         if path.exists():
             raise InputError(
                 f"{path} is a file: name the directory with train.parquet and test.parquet, or "

@@ -12,6 +12,8 @@ it gives the same configuration, and the name of a run, which ends with a checks
 import csv
 import io
 import json
+import zlib
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +39,9 @@ from fedkin.report.reading import (
     read_record,
     with_labels,
 )
+
+Key = tuple[tuple[str, str, str], str, int]
+"""What a study asks for: a cell, a method and a seed. Variants of a method have the same."""
 
 INDEX, HISTORY, TUNING = "index.csv", "history.csv.gz", "tuning.csv"
 STUDIES = "studies"
@@ -79,8 +84,31 @@ class Trial:
     chosen: bool
 
 
-def collect(store: Path, results: Path, *, replace: bool = False) -> Path:
-    """Condense a store into the directory of the same name in `results`.
+@dataclass(frozen=True)
+class Collection:
+    """The runs of a store that are to be condensed."""
+
+    target: Path
+    runs: list[Run]
+    trials: list[Trial]
+
+    def write(self) -> None:
+        """Write the three tables in place of those that are there."""
+        try:
+            self.target.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make {self.target}: {error.strerror}") from error
+        write_atomically(self.target / INDEX, _csv([_index_row(run) for run in self.runs]))
+        write_atomically(self.target / HISTORY, _histories(self.runs))
+        if self.trials:
+            rows = [vars(trial) for trial in self.trials]
+            write_atomically(self.target / TUNING, _csv(rows))
+        else:
+            (self.target / TUNING).unlink(missing_ok=True)
+
+
+def read_store(store: Path, results: Path, *, replace: bool = False) -> Collection:
+    """Read a store for the directory of the same name in `results`.
 
     Runs that the study of that name does not ask for are left out. What was collected before is
     replaced as a whole, so that runs of one study are never from two stores.
@@ -96,39 +124,41 @@ def collect(store: Path, results: Path, *, replace: bool = False) -> Path:
     name = store.resolve().name
     study = read_study(results, name)
     wanted = {(_cell(config), config.method, config.seed) for config in study.runs()}
-    runs = [run for run in record.runs if (run.cell, run.method, run.seed) in wanted]
+    runs = _wanted(record.runs, wanted)
     if not runs:
         raise InputError(
             f"{store} has no finished run that {results / STUDIES / name}.toml asks for"
         )
     target = results / name
     if is_condensed(target) and not replace:
-        there = {(run.cell, run.method, run.seed) for run in runs}
-        _refuse_loss(store, target, wanted - there)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {target}: {error.strerror}") from error
+        before = _wanted(_read_if_sound(target), wanted)
+        _refuse_loss(store, target, Counter(map(_key, before)) - Counter(map(_key, runs)))
     runs = sorted(runs, key=lambda run: run.name)
-    write_atomically(target / INDEX, _csv([_index_row(run) for run in runs]))
-    write_atomically(target / HISTORY, _histories(runs))
-    trials = _trials(Store(store), runs)
-    if trials:
-        write_atomically(target / TUNING, _csv([vars(trial) for trial in trials]))
-    return target
+    return Collection(target, runs, _trials(Store(store), runs))
 
 
-def _refuse_loss(store: Path, target: Path, absent: Container[tuple[Any, str, int]]) -> None:
-    """Refuse to replace runs that were collected before by none."""
+def _key(run: Run) -> Key:
+    return run.cell, run.method, run.seed
+
+
+def _wanted(runs: Iterable[Run], wanted: Container[Key]) -> list[Run]:
+    return [run for run in runs if _key(run) in wanted]
+
+
+def _read_if_sound(target: Path) -> list[Run]:
     try:
-        before = read_condensed(target).runs
+        return read_condensed(target).runs
     except InputError:
-        return  # What is damaged is to be collected anew.
-    lost = [run for run in before if (run.cell, run.method, run.seed) in absent]
+        return []  # What is damaged is to be collected anew.
+
+
+def _refuse_loss(store: Path, target: Path, lost: Counter[Key]) -> None:
+    """Refuse to replace runs that were collected before by fewer; variants are counted, not named."""
     if lost:
+        cell, method, seed = next(iter(lost))
         raise InputError(
-            f"{target} has {len(lost)} runs that {store} has not ({lost[0].name}, …) and that would be "
-            "lost: finish the study, or say --replace"
+            f"{target} has {lost.total()} runs that {store} has not (the first: {method} with seed {seed} "
+            f"on {', '.join(cell)}) and that would be lost: finish the study, or say --replace"
         )
 
 
@@ -145,8 +175,11 @@ def read_any(directory: Path) -> Record:
 def read_condensed(directory: Path) -> Record:
     """Read a condensed study; what is missing is told by the study's file."""
     study = read_study(directory.parent, directory.resolve().name)
-    history = pd.read_csv(directory / HISTORY)
-    by_run = {str(name): table.drop(columns="run") for name, table in history.groupby("run")}
+    try:
+        history = pd.read_csv(directory / HISTORY)
+        by_run = {str(name): table.drop(columns="run") for name, table in history.groupby("run")}
+    except (OSError, EOFError, ValueError, KeyError, zlib.error) as error:
+        raise InputError(f"{directory / HISTORY} is damaged: collect it again") from error
     runs = [_read_row(row, by_run, directory) for row in read_table(directory / INDEX)]
     order = grid_order(study)
     runs = sorted(with_labels(runs), key=lambda run: (order(run.cell), run.seed))
