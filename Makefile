@@ -11,6 +11,8 @@ STUDIES ?= fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg 
 STORES ?= runs
 JOBS ?= 2
 COMPARE_ARGUMENTS ?=
+# Anything here makes `make reproduce` leave out the runs that results/ has already.
+GO_ON ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test flower check browser bench reproduce compare clean
@@ -64,14 +66,14 @@ bench: $(VENV)/.bench  ## the engine against a plain PyTorch loop
 reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where they stopped, make results/
 	@failed=; for study in $(STUDIES); do \
 	  echo "== $$study"; \
-	  $(BIN)/fedkin run results/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume \
+	  $(BIN)/fedkin run results/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume $(if $(GO_ON),--collected results) \
 	    || { [ $$? -eq 130 ] && exit 130; failed="$$failed $$study"; }; \
 	done; \
 	$(MAKE) --no-print-directory compare && \
 	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; exit 2; fi
 
 compare: $(VENV)/.base  ## make results/ anew from the stores that are there, and from what was collected before
-	$(BIN)/fedkin compare results $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study))) $(COMPARE_ARGUMENTS)
+	$(BIN)/fedkin compare results $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study))) $(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -23,6 +23,13 @@ def compare(
             "runs first. May be given several times."
         ),
     ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep",
+            help="Collect a study that was run with --collected: what was collected before stays beside it.",
+        ),
+    ] = False,
     replace: Annotated[
         bool,
         typer.Option(
@@ -38,9 +45,11 @@ def compare(
 
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory: give the one that holds studies/*.toml")
+    if keep and replace:
+        raise InputError("--keep and --replace exclude each other")
     stores = add or []
     # All are read before one is written: a store that is refused leaves everything as it was.
-    found = [condensed.read_store(store, directory, replace=replace) for store in stores]
+    found = [condensed.read_store(s, directory, keep=keep, replace=replace) for s in stores]
     for store, collection in zip(stores, found, strict=True):
         collection.write()
         notes.print(f"collected {store} into {collection.target}", markup=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """`fedkin run` and `fedkin reproduce`: studies that can be stopped, resumed and trusted."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -8,7 +9,7 @@ import typer
 from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.commands.study_display import StudyDisplay
 from fedkin.errors import InputError
-from fedkin.experiments.config import StudyConfig, check_study, load_study
+from fedkin.experiments.config import RunConfig, StudyConfig, check_study, load_study
 from fedkin.experiments.methods import MethodName
 from fedkin.experiments.store import results as read_results
 from fedkin.experiments.study import StudyOutcome, carry_out
@@ -41,10 +42,32 @@ def run(
     resume: ResumeOption = False,
     jobs: JobsOption = 1,
     data: DataOption = None,
+    collected: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RESULTS",
+            help="A directory of fedkin compare: runs that it has of the study of this name are not done "
+            "again, and the parameters chosen for them hold.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Carry out a study: every combination of data sets, settings, methods and seeds in a file."""
-    _carry_out(load_study(study), out, resume, jobs, data, json)
+    elsewhere = [] if collected is None else _collected(collected, study)
+    _carry_out(load_study(study), out, resume, jobs, data, json, elsewhere)
+
+
+def _collected(results_directory: Path, study: Path) -> list[RunConfig]:
+    """Return the runs of a study that a directory of results has."""
+    from fedkin.report.condensed import read_collected
+
+    runs = read_collected(results_directory, study.stem)
+    notes.print(
+        f"{results_directory} has {len(runs)} runs of {study.stem} already",
+        markup=False,
+        soft_wrap=True,
+    )
+    return runs
 
 
 def reproduce(
@@ -114,11 +137,23 @@ def reproduce(
 
 
 def _carry_out(
-    study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
+    study: StudyConfig,
+    out: Path,
+    resume: bool,
+    jobs: int,
+    data: Path | None,
+    json: bool,
+    elsewhere: Sequence[RunConfig] = (),
 ) -> None:
     with StudyDisplay(notes) as display:
         outcome = carry_out(
-            study, out, resume=resume, jobs=jobs, display=display, data_directory=data
+            study,
+            out,
+            resume=resume,
+            jobs=jobs,
+            display=display,
+            data_directory=data,
+            elsewhere=elsewhere,
         )
     show_outcome(outcome, out, json)
 

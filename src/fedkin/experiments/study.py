@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -73,11 +73,23 @@ def carry_out(
     display: Display,
     data_directory: Path | None = None,
     engine: Engine = simulate,
+    elsewhere: Sequence[RunConfig] = (),
 ) -> StudyOutcome:
     """Do all runs of a study that are not finished yet.
 
     A run that fails (its training diverges, say) does not stop the others. Only a simulation can do
     several runs at the same time.
+
+    Args:
+        study: What is to be run.
+        directory: Where the results are kept.
+        resume: Whether the directory may hold a part of the study already.
+        jobs: How many runs are done at the same time.
+        display: Shows how it goes on.
+        data_directory: Where data sets are; by default the environment tells.
+        engine: What carries out a run.
+        elsewhere: Runs of the study that are finished and kept elsewhere. They are not done again, and
+            what was chosen for their cell and method holds for the seeds that are still to be run.
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
@@ -88,7 +100,9 @@ def carry_out(
     do = partial(_do, jobs=jobs, display=display, data_directory=data_directory, engine=engine)
     with store.locked():
         store.write_study(study)
-        runs, failed, failed_trials = _tune(study, store, do)
+        runs, failed, failed_trials = _tune(study, store, do, elsewhere)
+        known = {run.directory for run in elsewhere}
+        runs = [run for run in runs if run.directory not in known]
         store.select(runs)
         failed |= do(runs, store.runs, "running", after_run=store.write_index)
         store.write_index()
@@ -97,7 +111,10 @@ def carry_out(
 
 
 def _tune(
-    study: StudyConfig, store: Store, do: Callable[..., dict[str, str]]
+    study: StudyConfig,
+    store: Store,
+    do: Callable[..., dict[str, str]],
+    elsewhere: Sequence[RunConfig],
 ) -> tuple[list[RunConfig], dict[str, str], dict[str, str]]:
     """Give every run its parameters: Bi-level first, since the others may follow it.
 
@@ -110,16 +127,30 @@ def _tune(
     without: dict[str, str] = {}
     failed: dict[str, str] = {}
     followed: dict[tuple[str, int], dict[str, Any]] = {}
+    chosen_before = {
+        (run.cell, run.method): given_settings(run) for run in elsewhere if study.candidates(run)
+    }
     runs = study.runs()
+
+    def candidates(run: RunConfig) -> list[RunConfig]:
+        return [] if (run.cell, run.method) in chosen_before else study.candidates(run)
+
     leaders = [run for run in runs if run.method == "bilevel"]
     for group in (leaders, [run for run in runs if run.method != "bilevel"]):
-        group = [with_settings(run, followed.get((run.cell, run.seed), {})) for run in group]
-        trials = {each.directory: each for run in group for each in study.candidates(run)}
+        group = [
+            with_settings(
+                run,
+                followed.get((run.cell, run.seed), {})
+                | chosen_before.get((run.cell, run.method), {}),
+            )
+            for run in group
+        ]
+        trials = {each.directory: each for run in group for each in candidates(run)}
         if trials:
             failed |= do(trials.values(), store.tuning, "tuning")
         for run in group:
             try:
-                chosen, record = _choose(run, study.candidates(run), store, failed)
+                chosen, record = _choose(run, candidates(run), store, failed)
             except InputError as error:
                 without[run.directory] = str(error)
                 continue

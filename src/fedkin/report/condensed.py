@@ -90,6 +90,8 @@ class Collection:
 
     target: Path
     runs: list[Run]
+    rows: list[dict[str, Any]]
+    """The index of the runs."""
     trials: list[Trial]
 
     def write(self) -> None:
@@ -98,7 +100,7 @@ class Collection:
             self.target.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make {self.target}: {error.strerror}") from error
-        write_atomically(self.target / INDEX, _csv([_index_row(run) for run in self.runs]))
+        write_atomically(self.target / INDEX, _csv(self.rows))
         write_atomically(self.target / HISTORY, _histories(self.runs))
         if self.trials:
             rows = [vars(trial) for trial in self.trials]
@@ -107,15 +109,18 @@ class Collection:
             (self.target / TUNING).unlink(missing_ok=True)
 
 
-def read_store(store: Path, results: Path, *, replace: bool = False) -> Collection:
+def read_store(
+    store: Path, results: Path, *, keep: bool = False, replace: bool = False
+) -> Collection:
     """Read a store for the directory of the same name in `results`.
 
     Runs that the study of that name does not ask for are left out. What was collected before is
-    replaced as a whole, so that runs of one study are never from two stores.
+    replaced as a whole, so that runs of one study are from two stores only where `keep` says so.
 
     Args:
         store: The directory of a study, named like it.
         results: The directory of results.
+        keep: Whether runs that were collected before and that the store has not stay beside its own.
         replace: Whether runs that were collected before and that the store has not may be lost.
     """
     record = read_record(store)
@@ -130,11 +135,33 @@ def read_store(store: Path, results: Path, *, replace: bool = False) -> Collecti
             f"{store} has no finished run that {results / STUDIES / name}.toml asks for"
         )
     target = results / name
-    if is_condensed(target) and not replace:
-        before = _wanted(_read_if_sound(target), wanted)
-        _refuse_loss(store, target, Counter(map(_key, before)) - Counter(map(_key, runs)))
     runs = sorted(runs, key=lambda run: run.name)
-    return Collection(target, runs, _trials(Store(store), runs))
+    rows = [_index_row(run) for run in runs]
+    found = Collection(target, runs, rows, _trials(Store(store), runs))
+    if not is_condensed(target) or replace:
+        return found
+    if keep:
+        found = _with_former(found, wanted)
+        _refuse_more_choices(store, target, study, found.runs)
+        return found
+    before = _wanted(_read_if_sound(target), wanted)
+    _refuse_loss(store, target, Counter(map(_key, before)) - Counter(map(_key, runs)))
+    return found
+
+
+def _with_former(found: Collection, wanted: Container[Key]) -> Collection:
+    """Put beside the runs that were found those that were collected before."""
+    names, trials = {run.name for run in found.runs}, set(map(_trial_key, found.trials))
+    before = _wanted(read_condensed(found.target).runs, wanted)
+    former = {run.name: run for run in before if run.name not in names}
+    # Rows stay as they are: made anew from a rounded history they may differ in the last digit.
+    rows = [row for row in read_table(found.target / INDEX) if row["run"] in former]
+    return Collection(
+        found.target,
+        sorted([*found.runs, *former.values()], key=lambda run: run.name),
+        sorted([*found.rows, *rows], key=lambda row: row["run"]),
+        [*found.trials, *(t for t in read_trials(found.target) if _trial_key(t) not in trials)],
+    )
 
 
 def _key(run: Run) -> Key:
@@ -162,6 +189,23 @@ def _refuse_loss(store: Path, target: Path, lost: Counter[Key]) -> None:
         )
 
 
+def _refuse_more_choices(
+    store: Path, target: Path, study: StudyConfig, runs: Iterable[Run]
+) -> None:
+    """Refuse runs of two stores whose parameters were chosen differently."""
+    asked = Counter((_cell(config), config.method, config.seed) for config in study.runs())
+    choices: dict[tuple[Any, str], set[str]] = {}
+    for run in runs:
+        found = choices.setdefault((run.cell, run.method), set())
+        found.add(_parameters(run.config["settings"]))
+        if len(found) > asked[_key(run)]:
+            raise InputError(
+                f"{target} and {store} have runs of {run.method} on {', '.join(run.cell)} with different "
+                "parameters, which cannot be kept together: run the study with --collected, or say "
+                "--replace"
+            )
+
+
 def is_condensed(directory: Path) -> bool:
     """Tell whether a directory holds a condensed study."""
     return (directory / INDEX).exists() and (directory / HISTORY).exists()
@@ -187,6 +231,14 @@ def read_condensed(directory: Path) -> Record:
     return Record(directory, "study", runs, missing, request=study.model_dump(mode="json"))
 
 
+def read_collected(results: Path, name: str) -> list[RunConfig]:
+    """Return the configurations of the runs that were collected of a study; none is no mistake."""
+    read_study(results, name)
+    if not is_condensed(results / name):
+        return []
+    return [RunConfig(**run.config) for run in read_condensed(results / name).runs]
+
+
 def planned_without_results(results: Path, name: str) -> list[Missing]:
     """Return all runs of a study of which nothing was collected."""
     return list(missing_runs(read_study(results, name), [], lambda *_: "not begun"))
@@ -203,7 +255,7 @@ def read_trials(directory: Path) -> list[Trial]:
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a table written by `collect`."""
+    """Read the rows of a table that a collection has written."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return [{name: _parse(name, text) for name, text in row.items()} for row in rows]
@@ -347,6 +399,10 @@ def _trials(store: Store, runs: list[Run]) -> list[Trial]:
             )
         )
     return trials
+
+
+def _trial_key(trial: Trial) -> tuple[Any, ...]:
+    return trial.dataset, trial.setting, trial.target, trial.method, trial.seed, trial.parameters
 
 
 def _parameters(settings: Mapping[str, Any]) -> str:
