@@ -87,6 +87,15 @@ BAD = {
         "not among",
     ),
     "tune_steps alone": ({"tune_steps": 3}, "of no use without"),
+    "tune_synchronizations alone": ({"tune_synchronizations": 9}, "of no use without"),
+    "two lengths of trials": (
+        {
+            "tune_steps": 3,
+            "tune_synchronizations": 9,
+            "tune": {"bilevel": {"learning_rate": [0.1, 0.2]}},
+        },
+        "exclude each other",
+    ),
     "follow alone": ({"follow_bilevel": True}, "not tuned"),
     "cap below 1/K": ({"settings": {"cap": 0.01}}, "between 1/15"),
     "cap as text": ({"settings": {"cap": "0.5"}}, "cap must be a number"),

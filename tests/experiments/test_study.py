@@ -70,6 +70,27 @@ def test_tuning_takes_the_best_validation_accuracy_and_the_others_follow(tmp_pat
     assert again.ended == []  # nothing is done twice
 
 
+def test_parameters_that_cost_synchronizations_are_chosen_at_equal_synchronizations(tmp_path):
+    """A solver of one iteration gets more outer steps out of the same budget, and wins by them."""
+    made = study(
+        method="bilevel",
+        seed=[0, 1],
+        settings={"solver": "cg", "learning_rate": 0.005},
+        tune={"bilevel": {"solver_iterations": [12, 1]}},
+        tune_synchronizations=45,
+    )
+    carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
+    totals = {}
+    for path in Store(tmp_path / "out").tuning.iterdir():
+        config = json.loads((path / "config.json").read_text())["config"]
+        last = pd.read_parquet(path / "history.parquet").iloc[-1]
+        totals[config["settings"]["solver_iterations"]] = (last.step, last.synchronizations)
+    assert totals[12][0] < totals[1][0]
+    assert all(45 / 2 < spent <= 45 for _, spent in totals.values())
+    best = fedkin.results(tmp_path / "out", best=True)
+    assert best.parameters.str.contains(r"solver_iterations=1\b").all()
+
+
 def test_a_changed_study_shows_its_own_runs_and_loses_none(tmp_path):
     out = tmp_path / "out"
 

@@ -103,8 +103,12 @@ class StudyConfig(BaseModel):
     """Parameters of all methods that know them; `settings.METHOD` holds those of one method. A list
     is a grid: one run for each value."""
     tune: dict[MethodName, dict[str, list[Any]]] = {}
-    """For each method, lists of values to choose from by `tune_steps` outer steps on the first seed."""
+    """For each method, lists of values to choose from by short runs on the first seed."""
     tune_steps: PositiveInt = 5
+    """The outer steps of such a run."""
+    tune_synchronizations: PositiveInt | None = None
+    """The synchronizations of such a run, in place of steps: for parameters that decide how many an outer
+    step takes."""
     follow_bilevel: bool = False
     """Whether the other methods take the γ and τ that tuning chose for Bi-level in the same cell."""
 
@@ -137,9 +141,11 @@ class StudyConfig(BaseModel):
         lists = self.tune.get(run.method, {})
         if not lists:
             return []
+        steps = self.tune_steps if self.tune_synchronizations is None else None
+        budget = {"steps": steps, "synchronizations": self.tune_synchronizations}
         return [
             with_settings(run, dict(zip(lists, values, strict=True))).model_copy(
-                update={"seed": self.seed[0], "steps": self.tune_steps, "synchronizations": None}
+                update={"seed": self.seed[0], **budget}
             )
             for values in itertools.product(*lists.values())
         ]
@@ -232,8 +238,11 @@ def _refuse_useless(study: StudyConfig, source: str) -> None:
             raise InputError(
                 f"{source}: {place}.{method} is of no use: {method} is not among the methods"
             )
-    if "tune_steps" in study.model_fields_set and not study.tune:
-        raise InputError(f"{source}: tune_steps is of no use without a [tune] table")
+    lengths = [n for n in ("tune_steps", "tune_synchronizations") if n in study.model_fields_set]
+    if lengths and not study.tune:
+        raise InputError(f"{source}: {lengths[0]} is of no use without a [tune] table")
+    if len(lengths) > 1:
+        raise InputError(f"{source}: {' and '.join(lengths)} exclude each other: give one")
     if study.follow_bilevel and "bilevel" not in study.tune:
         raise InputError(f"{source}: follow_bilevel is of no use where Bi-level is not tuned")
 
