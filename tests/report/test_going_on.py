@@ -1,7 +1,9 @@
 """A study that was collected in part is finished elsewhere: nothing is run twice, nothing lost."""
 
+import json
 import shutil
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -14,7 +16,7 @@ STUDY = """
 dataset = "digits"
 setting = 2
 method = ["fedavg", "bilevel", "pfedme"]
-seed = {seeds}
+seed = [0, 1]
 model = "logistic"
 steps = 2
 tune_steps = 2
@@ -31,7 +33,7 @@ learning_rate = [1e-6, 0.1]
 proximal = [5.0, 1e-4]
 """
 FILES = ("index.csv", "history.csv.gz", "tuning.csv")
-TIMES = ("best_seconds", "total_seconds", "reach95_seconds")
+TIMES = ("seconds", "best_seconds", "total_seconds", "reach95_seconds")
 
 
 def call(*arguments):
@@ -41,23 +43,32 @@ def call(*arguments):
     return answer
 
 
-def write_study(results, seeds="[0, 1]"):
+def write_study(results, *changes):
+    """Write the study's file, with each former text replaced by a new one."""
+    text = STUDY
+    for former, new in changes:
+        assert text.count(former) == 1
+        text = text.replace(former, new)
     file = results / "studies" / "digits.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(STUDY.format(seeds=seeds))
+    file.write_text(text)
     return file
+
+
+FIRST, SECOND = ("seed = [0, 1]", "seed = 0"), ("seed = [0, 1]", "seed = 1")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Run a study whole, and its first seed alone, as what was collected of it."""
     place = tmp_path_factory.mktemp("made")
-    for name, seeds in (("whole", "[0, 1]"), ("half", "[0]")):
+    for name, changes in (("whole", []), ("half", [FIRST])):
         store = place / name / "store" / "digits"
         results = place / name / "results"
-        call("run", write_study(results, seeds), "--out", store)
+        call("run", write_study(results, *changes), "--out", store)
         condensed.read_store(store, results).write()
-    write_study(place / "half" / "results")
+    results = place / "half" / "results"
+    call("run", write_study(results), "--out", place / "rest" / "digits", "--collected", results)
     return place
 
 
@@ -68,39 +79,85 @@ def half(made, tmp_path):
     return tmp_path / "results"
 
 
-def outcome(results):
-    rows = condensed.read_table(results / "digits" / "index.csv")
+def read_rows(results, name="index.csv"):
+    rows = condensed.read_table(results / "digits" / name)
     return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
 
 
-def test_what_is_missing_is_run_with_the_parameters_that_were_chosen(made, half, tmp_path):
-    store = tmp_path / "digits"
-    former = {name: (half / "digits" / name).read_text() for name in ("index.csv", "tuning.csv")}
-    answer = call(
-        "run", half / "studies" / "digits.toml", "--out", store, "--collected", half, "--jobs", 2
-    )
-    assert "has 3 runs of digits already" in answer.output
-    assert {config.seed for config, *_ in Store(store).finished()} == {1}
-    assert list(Store(store).tuning.iterdir()) == []
+def read_history(results):
+    return pd.read_csv(results / "digits" / "history.csv.gz").drop(columns="seconds")
 
-    condensed.read_store(store, half, keep=True).write()
-    assert outcome(half) == outcome(made / "whole" / "results")
-    assert (half / "digits" / "tuning.csv").read_text() == former["tuning.csv"]
+
+def read_files(results):
+    return [(results / "digits" / name).read_bytes() for name in FILES]
+
+
+def test_only_what_is_missing_is_run_with_the_parameters_that_were_chosen(made):
+    store = Store(made / "rest" / "digits")
+    assert {config.seed for config, *_ in store.finished()} == {1}
+    assert len(store.finished()) == 3
+    assert list(store.tuning.iterdir()) == []
+
+
+def test_what_was_collected_and_the_rest_are_the_whole(made, half):
+    whole = made / "whole" / "results"
+    former = (half / "digits" / "index.csv").read_text().splitlines()
+    condensed.read_store(made / "rest" / "digits", half, keep=True).write()
+    assert read_rows(half) == read_rows(whole)
+    pd.testing.assert_frame_equal(read_history(half), read_history(whole))
     rows = (half / "digits" / "index.csv").read_text().splitlines()
-    assert set(former["index.csv"].splitlines()) < set(rows)  # to the last digit
-
-    again = call(
-        "run", half / "studies" / "digits.toml", "--out", tmp_path / "new", "--collected", half
-    )
-    assert "has 6 runs of digits already" in again.output
-    assert Store(tmp_path / "new").finished() == []
+    assert set(former) < set(rows)  # to the last digit
+    assert read_rows(half, "tuning.csv") == read_rows(whole, "tuning.csv")
+    once = read_files(half)
+    condensed.read_store(made / "rest" / "digits", half, keep=True).write()
+    assert read_files(half) == once
 
 
-def test_collecting_a_store_twice_changes_nothing(made, half):
-    store = made / "half" / "store" / "digits"
-    before = [(half / "digits" / name).read_bytes() for name in FILES]
+def test_where_nothing_is_left_nothing_is_made(made, tmp_path):
+    whole = made / "whole" / "results"
+    store = tmp_path / "digits"
+    answer = call("run", whole / "studies" / "digits.toml", "--out", store, "--collected", whole)
+    assert "has 6 of the 6 runs of digits\nnothing is left to run" in answer.output
+    assert not store.exists()
+
+
+def test_a_store_that_has_collected_runs_keeps_them(made, tmp_path):
+    whole = made / "whole" / "results"
+    store = tmp_path / "digits"
+    shutil.copytree(made / "whole" / "store" / "digits", store)
+    file = whole / "studies" / "digits.toml"
+    answer = call("run", file, "--out", store, "--collected", whole, "--resume", "--json")
+    assert len(Store(store).finished()) == 6
+    assert json.loads(answer.stdout)["collected"] == 6
+
+
+def test_a_changed_study_does_not_take_former_runs_for_its_own(made, half, tmp_path):
+    store = tmp_path / "digits"
+    file = write_study(half, ("period = 5", "period = 4"))
+    answer = call("run", file, "--out", store, "--collected", half)
+    assert "has 0 of the 6 runs" in answer.output
+    assert all(config.settings.period == 4 for config, *_ in Store(store).finished())
     condensed.read_store(store, half, keep=True).write()
-    assert [(half / "digits" / name).read_bytes() for name in FILES] == before
+    assert len(read_rows(half)) == 6  # those of the former study are not part of this one
+    with pytest.raises(InputError, match=r"no finished run that .* asks for"):
+        condensed.read_store(made / "rest" / "digits", half, keep=True)
+
+
+def test_each_variant_keeps_its_own_choice(half, tmp_path):
+    variants = ("[tune.bilevel]", '[settings.bilevel]\nsolver = ["svrg", "cg"]\n\n[tune.bilevel]')
+    of_one = [('["fedavg", "bilevel", "pfedme"]', '"bilevel"'), variants]
+    of_one += [("follow_bilevel = true\n", ""), ("[tune.pfedme]\nproximal = [5.0, 1e-4]\n", "")]
+    shutil.rmtree(half / "digits")
+    first = tmp_path / "first" / "digits"
+    call("run", write_study(half, *of_one, FIRST), "--out", first)
+    condensed.read_store(first, half).write()
+    rest = tmp_path / "rest" / "digits"
+    call("run", write_study(half, *of_one), "--out", rest, "--collected", half)
+    done = {(config.settings.solver, config.seed) for config, *_ in Store(rest).finished()}
+    assert done == {("svrg", 1), ("cg", 1)}
+    assert list(Store(rest).tuning.iterdir()) == []
+    condensed.read_store(rest, half, keep=True).write()
+    assert len(read_rows(half)) == 4
 
 
 def test_a_study_of_which_nothing_was_collected_is_run_whole(half, tmp_path):
@@ -111,29 +168,35 @@ def test_a_study_of_which_nothing_was_collected_is_run_whole(half, tmp_path):
 
 
 def test_runs_whose_parameters_were_chosen_otherwise_are_not_put_together(half, tmp_path):
-    file = write_study(half, "[1]")
-    file.write_text(file.read_text().replace("[1e-6, 0.1]", "[0.05]"))
     store = tmp_path / "digits"
-    call("run", file, "--out", store)
-    write_study(half)
-    before = (half / "digits" / "index.csv").read_bytes()
-    with pytest.raises(InputError, match=r"different parameters.*--collected"):
+    call("run", write_study(half, SECOND, ("[1e-6, 0.1]", "[0.05]")), "--out", store)
+    write_study(half, ("[1e-6, 0.1]", "[0.05, 0.1]"))
+    before = read_files(half)
+    with pytest.raises(InputError, match=r"learning_rate=0\.1.*, and .*learning_rate=0\.05"):
         call("compare", half, "--add", store, "--keep")
-    assert (half / "digits" / "index.csv").read_bytes() == before
+    assert read_files(half) == before
 
 
 def test_mistakes(half, tmp_path):
     study = half / "studies" / "digits.toml"
     other = tmp_path / "other.toml"
     other.write_text(study.read_text())
-    out = tmp_path / "out"
-    with pytest.raises(InputError, match=r"no file .*other\.toml"):
-        call("run", other, "--out", out, "--collected", half)
-    with pytest.raises(InputError, match="no file"):
+    out = tmp_path / "digits"
+    with pytest.raises(InputError, match=r"no file .*studies/other\.toml"):
+        call("run", other, "--out", tmp_path / "other", "--collected", half)
+    with pytest.raises(InputError, match=r"no file .*typo\.toml$"):
+        call("run", tmp_path / "typo.toml", "--out", tmp_path / "typo", "--collected", half)
+    with pytest.raises(InputError, match=r"no file .*nowhere/studies/digits\.toml"):
         call("run", study, "--out", out, "--collected", tmp_path / "nowhere")
+    with pytest.raises(InputError, match="must end with digits"):
+        call("run", study, "--out", tmp_path / "rest", "--collected", half)
     with pytest.raises(InputError, match="exclude each other"):
         call("compare", half, "--keep", "--replace")
-    (half / "digits" / "history.csv.gz").write_bytes(b"damaged")
-    with pytest.raises(InputError, match="damaged"):
-        call("run", study, "--out", out, "--collected", half)
+    with pytest.raises(InputError, match="of no use without --add"):
+        call("compare", half, "--keep")
+    history = half / "digits" / "history.csv.gz"
+    for damage in (lambda: history.write_bytes(b"damaged"), history.unlink):
+        damage()
+        with pytest.raises(InputError, match="damaged"):
+            call("run", study, "--out", out, "--collected", half)
     assert not out.exists()

@@ -45,6 +45,7 @@ method = "bilevel"
 seed = [0, 1]
 
 [settings]
+learning_rate = 0.05
 solver = "cg"
 """
 

@@ -47,6 +47,8 @@ def compare(
         raise InputError(f"{directory} is not a directory: give the one that holds studies/*.toml")
     if keep and replace:
         raise InputError("--keep and --replace exclude each other")
+    if (keep or replace) and not add:
+        raise InputError(f"--{'keep' if keep else 'replace'} is of no use without --add")
     stores = add or []
     # All are read before one is written: a store that is refused leaves everything as it was.
     found = [condensed.read_store(s, directory, keep=keep, replace=replace) for s in stores]

@@ -1,6 +1,5 @@
 """`fedkin run` and `fedkin reproduce`: studies that can be stopped, resumed and trusted."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -9,7 +8,7 @@ import typer
 from fedkin.commands.output import JsonOption, notes, print_json, results
 from fedkin.commands.study_display import StudyDisplay
 from fedkin.errors import InputError
-from fedkin.experiments.config import RunConfig, StudyConfig, check_study, load_study
+from fedkin.experiments.config import StudyConfig, check_study, load_study
 from fedkin.experiments.methods import MethodName
 from fedkin.experiments.store import results as read_results
 from fedkin.experiments.study import StudyOutcome, carry_out
@@ -53,21 +52,55 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Carry out a study: every combination of data sets, settings, methods and seeds in a file."""
-    elsewhere = [] if collected is None else _collected(collected, study)
-    _carry_out(load_study(study), out, resume, jobs, data, json, elsewhere)
+    content = load_study(study)
+    if collected is None:
+        _carry_out(content, out, resume, jobs, data, json)
+    else:
+        _finish(content, study.stem, collected, out, resume, jobs, data, json)
 
 
-def _collected(results_directory: Path, study: Path) -> list[RunConfig]:
-    """Return the runs of a study that a directory of results has."""
+def _finish(
+    study: StudyConfig,
+    name: str,
+    collected: Path,
+    out: Path,
+    resume: bool,
+    jobs: int,
+    data: Path | None,
+    json: bool,
+) -> None:
+    """Do what a directory of results has not of a study; a report of the rest alone would mislead."""
     from fedkin.report.condensed import read_collected
 
-    runs = read_collected(results_directory, study.stem)
-    notes.print(
-        f"{results_directory} has {len(runs)} runs of {study.stem} already",
-        markup=False,
-        soft_wrap=True,
-    )
-    return runs
+    if out.resolve().name != name:
+        raise InputError(
+            f"--out {out} must end with {name}, as the study's file does: fedkin compare --keep puts the "
+            "runs beside the collected ones by that name"
+        )
+    known, planned = read_collected(collected, name, study), len(study.runs())
+    _say(f"{collected} has {len(known)} of the {planned} runs of {name}")
+    if len(known) == planned and not out.exists():
+        outcome = StudyOutcome(0, {}, {})
+        _say("nothing is left to run")
+    else:
+        with StudyDisplay(notes) as display:
+            outcome = carry_out(
+                study,
+                out,
+                resume=resume,
+                jobs=jobs,
+                display=display,
+                data_directory=data,
+                elsewhere=known,
+            )
+        _say(f"put them together: fedkin compare {collected} --add {out} --keep")
+    if json:
+        print_json(_answer(outcome, out) | {"collected": len(known)})
+    _refuse_failures(outcome)
+
+
+def _say(line: str) -> None:
+    notes.print(line, markup=False, soft_wrap=True)
 
 
 def reproduce(
@@ -137,23 +170,11 @@ def reproduce(
 
 
 def _carry_out(
-    study: StudyConfig,
-    out: Path,
-    resume: bool,
-    jobs: int,
-    data: Path | None,
-    json: bool,
-    elsewhere: Sequence[RunConfig] = (),
+    study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
 ) -> None:
     with StudyDisplay(notes) as display:
         outcome = carry_out(
-            study,
-            out,
-            resume=resume,
-            jobs=jobs,
-            display=display,
-            data_directory=data,
-            elsewhere=elsewhere,
+            study, out, resume=resume, jobs=jobs, display=display, data_directory=data
         )
     show_outcome(outcome, out, json)
 
@@ -171,6 +192,10 @@ def show_outcome(outcome: StudyOutcome, out: Path, json: bool) -> None:
             results.print(f"tables and figures: fedkin report {out}", markup=False, soft_wrap=True)
     if json:
         print_json(_answer(outcome, out) | {"report": None if page is None else str(page)})
+    _refuse_failures(outcome)
+
+
+def _refuse_failures(outcome: StudyOutcome) -> None:
     if outcome.failed:
         raise InputError(
             f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "

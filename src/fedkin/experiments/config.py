@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -136,6 +136,32 @@ class StudyConfig(BaseModel):
                     **common,
                 )
 
+    def choices(self, method: MethodName) -> dict[str, list[Any]]:
+        """Return what tuning decides for a method: its own parameters, and those taken from Bi-level."""
+        found = dict(self.tune.get(method, {}))
+        if self.follow_bilevel and method != "bilevel":
+            leaders = [given_settings(run) for run in self.runs() if run.method == "bilevel"]
+            fixed = {name: [run[name] for run in leaders if name in run] for name in FOLLOWED}
+            tuned = self.tune["bilevel"]
+            found |= {name: tuned.get(name, fixed[name]) for name in FOLLOWED}
+        return {name: values for name, values in found.items() if values}
+
+    def asked_for(self, done: Iterable[RunConfig]) -> list[RunConfig]:
+        """Return the runs that are the study's, whatever of its choices tuning has made for them."""
+        asked: dict[tuple[str, str, int], list[RunConfig]] = {}
+        for run in self.runs():
+            asked.setdefault((run.cell, run.method, run.seed), []).append(run)
+        choices = {method: self.choices(method) for method in self.method}
+        found = []
+        for run in done:
+            given, open_ = given_settings(run), choices.get(run.method, {})
+            if all(given.get(name) in values for name, values in open_.items()):
+                chosen = {name: given[name] for name in open_}
+                same = asked.get((run.cell, run.method, run.seed), [])
+                if any(with_settings(each, chosen) == run for each in same):
+                    found.append(run)
+        return found
+
     def candidates(self, run: RunConfig) -> list[RunConfig]:
         """Return the short runs, on the study's first seed, that decide the open parameters of a run."""
         lists = self.tune.get(run.method, {})
@@ -160,6 +186,9 @@ class StudyConfig(BaseModel):
         for values in itertools.product(*(_as_list(parameters[name]) for name in names)):
             yield dict(zip(names, values, strict=True))
 
+
+FOLLOWED = ("learning_rate", "period")
+"""The parameters that the other methods take from Bi-level: γ and τ."""
 
 GRID_FIELDS = ("dataset", "setting", "target", "method", "seed")
 

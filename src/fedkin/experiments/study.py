@@ -21,7 +21,13 @@ from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
 from fedkin.experiments.cell import Engine, run_cell, simulate
 from fedkin.experiments.checkpoint import write_atomically
-from fedkin.experiments.config import RunConfig, StudyConfig, given_settings, with_settings
+from fedkin.experiments.config import (
+    FOLLOWED,
+    RunConfig,
+    StudyConfig,
+    given_settings,
+    with_settings,
+)
 from fedkin.experiments.runner import RunState
 from fedkin.experiments.store import RunDirectory, Store, read_finished
 
@@ -89,11 +95,13 @@ def carry_out(
         data_directory: Where data sets are; by default the environment tells.
         engine: What carries out a run.
         elsewhere: Runs of the study that are finished and kept elsewhere. They are not done again, and
-            what was chosen for their cell and method holds for the seeds that are still to be run.
+            what was chosen for them holds for the same run with another seed.
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
-    for dataset in study.dataset:
+    known = {_key(run) for run in elsewhere}
+    left = [run for run in study.runs() if _key(run) not in known]
+    for dataset in dict.fromkeys(run.dataset for run in left):
         resolve(dataset, data_directory)  # a name that stands for nothing is refused before any run
     store = Store(directory)
     store.open(resume=resume)
@@ -101,13 +109,17 @@ def carry_out(
     with store.locked():
         store.write_study(study)
         runs, failed, failed_trials = _tune(study, store, do, elsewhere)
-        known = {run.directory for run in elsewhere}
-        runs = [run for run in runs if run.directory not in known]
         store.select(runs)
+        kept = {run.directory for run in elsewhere}
+        runs = [r for r in runs if r.directory not in kept or (store.runs / r.directory).exists()]
         failed |= do(runs, store.runs, "running", after_run=store.write_index)
         store.write_index()
     finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
     return StudyOutcome(finished, failed, failed_trials)
+
+
+def _key(run: RunConfig) -> tuple[str, str, int]:
+    return run.cell, run.method, run.seed
 
 
 def _tune(
@@ -127,30 +139,23 @@ def _tune(
     without: dict[str, str] = {}
     failed: dict[str, str] = {}
     followed: dict[tuple[str, int], dict[str, Any]] = {}
-    chosen_before = {
-        (run.cell, run.method): given_settings(run) for run in elsewhere if study.candidates(run)
-    }
     runs = study.runs()
-
-    def candidates(run: RunConfig) -> list[RunConfig]:
-        return [] if (run.cell, run.method) in chosen_before else study.candidates(run)
-
     leaders = [run for run in runs if run.method == "bilevel"]
     for group in (leaders, [run for run in runs if run.method != "bilevel"]):
-        group = [
-            with_settings(
-                run,
-                followed.get((run.cell, run.seed), {})
-                | chosen_before.get((run.cell, run.method), {}),
-            )
-            for run in group
+        group = [with_settings(run, followed.get((run.cell, run.seed), {})) for run in group]
+        settled = [
+            _chosen_elsewhere(run, study.tune.get(run.method, {}), elsewhere) for run in group
         ]
-        trials = {each.directory: each for run in group for each in candidates(run)}
+        candidates = [
+            study.candidates(run) if chosen is None else []
+            for run, chosen in zip(group, settled, strict=True)
+        ]
+        trials = {each.directory: each for of_run in candidates for each in of_run}
         if trials:
             failed |= do(trials.values(), store.tuning, "tuning")
-        for run in group:
+        for run, known, tried in zip(group, settled, candidates, strict=True):
             try:
-                chosen, record = _choose(run, candidates(run), store, failed)
+                chosen, record = _choose(known or run, tried, store, failed)
             except InputError as error:
                 without[run.directory] = str(error)
                 continue
@@ -170,8 +175,17 @@ def _tune(
     return tuned, without, failed
 
 
-FOLLOWED = ("learning_rate", "period")
-"""The parameters that the other methods take from Bi-level: γ and τ."""
+def _chosen_elsewhere(
+    run: RunConfig, grid: Mapping[str, list[Any]], elsewhere: Iterable[RunConfig]
+) -> RunConfig | None:
+    """Return the run with the parameters that were chosen for the same run, with whatever seed."""
+    for other in elsewhere:
+        given = given_settings(other)
+        if all(given.get(name) in values for name, values in grid.items()):
+            chosen = with_settings(run, {name: given[name] for name in grid})
+            if chosen.model_copy(update={"seed": other.seed}) == other:
+                return chosen
+    return None
 
 
 def _choose(

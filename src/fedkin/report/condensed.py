@@ -14,7 +14,7 @@ import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,7 @@ def read_store(
         raise InputError(f"{store} is the result of a fit: give the directory of a study")
     name = store.resolve().name
     study = read_study(results, name)
-    wanted = {(_cell(config), config.method, config.seed) for config in study.runs()}
-    runs = _wanted(record.runs, wanted)
+    runs = _wanted(record.runs, study)
     if not runs:
         raise InputError(
             f"{store} has no finished run that {results / STUDIES / name}.toml asks for"
@@ -141,26 +140,28 @@ def read_store(
     if not is_condensed(target) or replace:
         return found
     if keep:
-        found = _with_former(found, wanted)
-        _refuse_more_choices(store, target, study, found.runs)
+        found = _with_former(found, study)
+        _refuse_two_choices(store, target, study, found.runs)
         return found
-    before = _wanted(_read_if_sound(target), wanted)
+    before = _wanted(_read_if_sound(target), study)
     _refuse_loss(store, target, Counter(map(_key, before)) - Counter(map(_key, runs)))
     return found
 
 
-def _with_former(found: Collection, wanted: Container[Key]) -> Collection:
+def _with_former(found: Collection, study: StudyConfig) -> Collection:
     """Put beside the runs that were found those that were collected before."""
     names, trials = {run.name for run in found.runs}, set(map(_trial_key, found.trials))
-    before = _wanted(read_condensed(found.target).runs, wanted)
+    before = _wanted(read_condensed(found.target).runs, study)
     former = {run.name: run for run in before if run.name not in names}
     # Rows stay as they are: made anew from a rounded history they may differ in the last digit.
     rows = [row for row in read_table(found.target / INDEX) if row["run"] in former]
+    rows = [{column: row.get(column) for column in found.rows[0]} for row in rows]
+    former_trials = [t for t in read_trials(found.target) if _trial_key(t) not in trials]
     return Collection(
         found.target,
         sorted([*found.runs, *former.values()], key=lambda run: run.name),
         sorted([*found.rows, *rows], key=lambda row: row["run"]),
-        [*found.trials, *(t for t in read_trials(found.target) if _trial_key(t) not in trials)],
+        sorted([*found.trials, *former_trials], key=_trial_key),
     )
 
 
@@ -168,8 +169,11 @@ def _key(run: Run) -> Key:
     return run.cell, run.method, run.seed
 
 
-def _wanted(runs: Iterable[Run], wanted: Container[Key]) -> list[Run]:
-    return [run for run in runs if _key(run) in wanted]
+def _wanted(runs: Iterable[Run], study: StudyConfig) -> list[Run]:
+    runs = list(runs)
+    asked = study.asked_for(RunConfig(**run.config) for run in runs)
+    names = {config.directory for config in asked}
+    return [run for run in runs if run.name in names]
 
 
 def _read_if_sound(target: Path) -> list[Run]:
@@ -185,24 +189,25 @@ def _refuse_loss(store: Path, target: Path, lost: Counter[Key]) -> None:
         cell, method, seed = next(iter(lost))
         raise InputError(
             f"{target} has {lost.total()} runs that {store} has not (the first: {method} with seed {seed} "
-            f"on {', '.join(cell)}) and that would be lost: finish the study, or say --replace"
+            f"on {', '.join(cell)}) and that would be lost: say --keep to leave them beside those of the "
+            "store, or --replace to lose them"
         )
 
 
-def _refuse_more_choices(
-    store: Path, target: Path, study: StudyConfig, runs: Iterable[Run]
-) -> None:
+def _refuse_two_choices(store: Path, target: Path, study: StudyConfig, runs: Iterable[Run]) -> None:
     """Refuse runs of two stores whose parameters were chosen differently."""
-    asked = Counter((_cell(config), config.method, config.seed) for config in study.runs())
-    choices: dict[tuple[Any, str], set[str]] = {}
+    names = {method: study.choices(method) for method in study.method}
+    choices: dict[tuple[Any, ...], str] = {}
     for run in runs:
-        found = choices.setdefault((run.cell, run.method), set())
-        found.add(_parameters(run.config["settings"]))
-        if len(found) > asked[_key(run)]:
+        settings = run.config["settings"].items()
+        own = _parameters({name: value for name, value in settings if name in names[run.method]})
+        variant = [each for each in settings if each[0] not in names[run.method]]
+        other = choices.setdefault((run.cell, run.method, _parameters(dict(variant))), own)
+        if own != other:
             raise InputError(
-                f"{target} and {store} have runs of {run.method} on {', '.join(run.cell)} with different "
-                "parameters, which cannot be kept together: run the study with --collected, or say "
-                "--replace"
+                f"{target} and {store} have chosen different parameters for {run.method} on "
+                f"{', '.join(run.cell)} ({other}, and {own}), which cannot be kept together: take what was "
+                "chosen before with fedkin run --collected, or lose the former runs with --replace"
             )
 
 
@@ -231,12 +236,12 @@ def read_condensed(directory: Path) -> Record:
     return Record(directory, "study", runs, missing, request=study.model_dump(mode="json"))
 
 
-def read_collected(results: Path, name: str) -> list[RunConfig]:
-    """Return the configurations of the runs that were collected of a study; none is no mistake."""
+def read_collected(results: Path, name: str, study: StudyConfig) -> list[RunConfig]:
+    """Return those of a study's runs that were collected under a name; none is no mistake."""
     read_study(results, name)
-    if not is_condensed(results / name):
+    if not (results / name / INDEX).exists():
         return []
-    return [RunConfig(**run.config) for run in read_condensed(results / name).runs]
+    return study.asked_for(RunConfig(**run.config) for run in read_condensed(results / name).runs)
 
 
 def planned_without_results(results: Path, name: str) -> list[Missing]:
@@ -398,7 +403,7 @@ def _trials(store: Store, runs: list[Run]) -> list[Trial]:
                 chosen=(_cell(config), config.method, parameters) in used,
             )
         )
-    return trials
+    return sorted(trials, key=_trial_key)
 
 
 def _trial_key(trial: Trial) -> tuple[Any, ...]:
