@@ -72,8 +72,9 @@ reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where the
 	$(MAKE) --no-print-directory compare && \
 	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; exit 2; fi
 
+FOUND = $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study)))
 compare: $(VENV)/.base  ## make results/ anew from the stores that are there, and from what was collected before
-	$(BIN)/fedkin compare results $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study))) $(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS)
+	$(BIN)/fedkin compare results $(FOUND) $(if $(strip $(FOUND)),$(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS))
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

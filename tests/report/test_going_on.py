@@ -131,14 +131,33 @@ def test_a_store_that_has_collected_runs_keeps_them(made, tmp_path):
     assert json.loads(answer.stdout)["collected"] == 6
 
 
+def test_a_collected_run_that_a_store_has_half_is_not_done_again(made, half, tmp_path):
+    store = tmp_path / "digits"
+    shutil.copytree(made / "half" / "store" / "digits", store)
+    for finished in store.glob("runs/*/finished.json"):
+        finished.unlink()
+    file = half / "studies" / "digits.toml"
+    call("run", file, "--out", store, "--collected", half, "--resume")
+    assert {config.seed for config, *_ in Store(store).finished()} == {1}
+
+
+def test_fewer_runs_of_a_changed_study_do_not_replace_what_was_collected(made, half, tmp_path):
+    store = tmp_path / "digits"
+    call("run", write_study(half, ("steps = 2\ntune", "steps = 3\ntune"), SECOND), "--out", store)
+    write_study(half, ("steps = 2\ntune", "steps = 3\ntune"))
+    with pytest.raises(InputError, match=r"3 runs that .* would be lost"):
+        condensed.read_store(store, half)
+
+
 def test_a_changed_study_does_not_take_former_runs_for_its_own(made, half, tmp_path):
     store = tmp_path / "digits"
     file = write_study(half, ("period = 5", "period = 4"))
     answer = call("run", file, "--out", store, "--collected", half)
     assert "has 0 of the 6 runs" in answer.output
     assert all(config.settings.period == 4 for config, *_ in Store(store).finished())
-    condensed.read_store(store, half, keep=True).write()
-    assert len(read_rows(half)) == 6  # those of the former study are not part of this one
+    with pytest.raises(InputError, match=r"3 of the 3 runs .* cannot be kept"):
+        condensed.read_store(store, half, keep=True)
+    assert len(condensed.read_store(store, half).runs) == 6  # as many as there were, and more
     with pytest.raises(InputError, match=r"no finished run that .* asks for"):
         condensed.read_store(made / "rest" / "digits", half, keep=True)
 
@@ -172,12 +191,12 @@ def test_runs_whose_parameters_were_chosen_otherwise_are_not_put_together(half, 
     call("run", write_study(half, SECOND, ("[1e-6, 0.1]", "[0.05]")), "--out", store)
     write_study(half, ("[1e-6, 0.1]", "[0.05, 0.1]"))
     before = read_files(half)
-    with pytest.raises(InputError, match=r"learning_rate=0\.1.*, and .*learning_rate=0\.05"):
+    with pytest.raises(InputError, match=r"learning_rate=0\.1.* and .*learning_rate=0\.05"):
         call("compare", half, "--add", store, "--keep")
     assert read_files(half) == before
 
 
-def test_mistakes(half, tmp_path):
+def test_mistakes(made, half, tmp_path):
     study = half / "studies" / "digits.toml"
     other = tmp_path / "other.toml"
     other.write_text(study.read_text())
@@ -194,9 +213,15 @@ def test_mistakes(half, tmp_path):
         call("compare", half, "--keep", "--replace")
     with pytest.raises(InputError, match="of no use without --add"):
         call("compare", half, "--keep")
+    changed = tmp_path / "digits.toml"
+    changed.write_text(study.read_text().replace("[0, 1]", "[0, 1, 2]"))
+    with pytest.raises(InputError, match="asks for other runs than the file that was given"):
+        call("run", changed, "--out", out, "--collected", half)
     history = half / "digits" / "history.csv.gz"
     for damage in (lambda: history.write_bytes(b"damaged"), history.unlink):
         damage()
         with pytest.raises(InputError, match="damaged"):
             call("run", study, "--out", out, "--collected", half)
+        with pytest.raises(InputError, match="damaged"):
+            condensed.read_store(made / "rest" / "digits", half, keep=True)
     assert not out.exists()

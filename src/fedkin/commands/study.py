@@ -93,7 +93,8 @@ def _finish(
                 data_directory=data,
                 elsewhere=known,
             )
-        _say(f"put them together: fedkin compare {collected} --add {out} --keep")
+        if outcome.finished:
+            _say(f"put them together: fedkin compare {collected} --add {out} --keep")
     if json:
         print_json(_answer(outcome, out) | {"collected": len(known)})
     _refuse_failures(outcome)

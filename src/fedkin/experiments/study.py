@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -99,9 +100,8 @@ def carry_out(
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
-    known = {_key(run) for run in elsewhere}
-    left = [run for run in study.runs() if _key(run) not in known]
-    for dataset in dict.fromkeys(run.dataset for run in left):
+    left = Counter(run.dataset for run in study.runs()) - Counter(run.dataset for run in elsewhere)
+    for dataset in left:
         resolve(dataset, data_directory)  # a name that stands for nothing is refused before any run
     store = Store(directory)
     store.open(resume=resume)
@@ -111,15 +111,15 @@ def carry_out(
         runs, failed, failed_trials = _tune(study, store, do, elsewhere)
         store.select(runs)
         kept = {run.directory for run in elsewhere}
-        runs = [r for r in runs if r.directory not in kept or (store.runs / r.directory).exists()]
+        runs = [
+            run
+            for run in runs
+            if run.directory not in kept or RunDirectory(store.runs, run).is_finished()
+        ]
         failed |= do(runs, store.runs, "running", after_run=store.write_index)
         store.write_index()
     finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
     return StudyOutcome(finished, failed, failed_trials)
-
-
-def _key(run: RunConfig) -> tuple[str, str, int]:
-    return run.cell, run.method, run.seed
 
 
 def _tune(

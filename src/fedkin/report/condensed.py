@@ -137,22 +137,28 @@ def read_store(
     runs = sorted(runs, key=lambda run: run.name)
     rows = [_index_row(run) for run in runs]
     found = Collection(target, runs, rows, _trials(Store(store), runs))
-    if not is_condensed(target) or replace:
+    if not (target / INDEX).exists() or replace:
         return found
     if keep:
-        found = _with_former(found, study)
-        _refuse_two_choices(store, target, study, found.runs)
-        return found
-    before = _wanted(_read_if_sound(target), study)
-    _refuse_loss(store, target, Counter(map(_key, before)) - Counter(map(_key, runs)))
+        return _with_former(found, study, store)
+    asked = {(_cell(config), config.method, config.seed) for config in study.runs()}
+    before = [key for key in map(_key, _read_if_sound(target)) if key in asked]
+    _refuse_loss(store, target, Counter(before) - Counter(map(_key, runs)))
     return found
 
 
-def _with_former(found: Collection, study: StudyConfig) -> Collection:
-    """Put beside the runs that were found those that were collected before."""
+def _with_former(found: Collection, study: StudyConfig, store: Path) -> Collection:
+    """Put beside the runs of a store those that were collected before."""
+    before = read_condensed(found.target).runs
+    strange = len(before) - len(_wanted(before, study))
+    if strange:
+        raise InputError(
+            f"{strange} of the {len(before)} runs in {found.target} are not what the study's file asks "
+            "for now, and cannot be kept: put the file back, or lose them with --replace"
+        )
     names, trials = {run.name for run in found.runs}, set(map(_trial_key, found.trials))
-    before = _wanted(read_condensed(found.target).runs, study)
     former = {run.name: run for run in before if run.name not in names}
+    _refuse_two_choices(store, found.target, study, [*former.values(), *found.runs])
     # Rows stay as they are: made anew from a rounded history they may differ in the last digit.
     rows = [row for row in read_table(found.target / INDEX) if row["run"] in former]
     rows = [{column: row.get(column) for column in found.rows[0]} for row in rows]
@@ -205,9 +211,9 @@ def _refuse_two_choices(store: Path, target: Path, study: StudyConfig, runs: Ite
         other = choices.setdefault((run.cell, run.method, _parameters(dict(variant))), own)
         if own != other:
             raise InputError(
-                f"{target} and {store} have chosen different parameters for {run.method} on "
-                f"{', '.join(run.cell)} ({other}, and {own}), which cannot be kept together: take what was "
-                "chosen before with fedkin run --collected, or lose the former runs with --replace"
+                f"{target} and {store} have runs of {run.method} on {', '.join(run.cell)} with different "
+                f"choices, {other} and {own}, which cannot be kept together: take what was chosen before "
+                "with fedkin run --collected, or lose the former runs with --replace"
             )
 
 
@@ -238,7 +244,11 @@ def read_condensed(directory: Path) -> Record:
 
 def read_collected(results: Path, name: str, study: StudyConfig) -> list[RunConfig]:
     """Return those of a study's runs that were collected under a name; none is no mistake."""
-    read_study(results, name)
+    if read_study(results, name) != study:
+        raise InputError(
+            f"{results / STUDIES / name}.toml asks for other runs than the file that was given, so they "
+            "could not be collected: give that file, or make the two the same"
+        )
     if not (results / name / INDEX).exists():
         return []
     return study.asked_for(RunConfig(**run.config) for run in read_condensed(results / name).runs)
