@@ -7,7 +7,7 @@ TEST_ARGUMENTS ?=
 
 # For `make reproduce`: the studies, in this order, where their stores are, runs at the same time, and what else
 # `fedkin compare` is told, such as --replace.
-STUDIES ?= fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg tiny-imagenet32 why-mnist-1-majority why-fashion-mnist-1-period why-mnist-ditto why-mnist-weights why-cifar10-ditto why-cg-fashion-mnist why-cg-mnist
+STUDIES ?= fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg tiny-imagenet32 why-mnist-1-majority why-fashion-mnist-1-period why-mnist-ditto why-mnist-weights why-cifar10-ditto why-first-solvers-fashion-mnist why-first-solvers-mnist why-cg-fashion-mnist why-cg-mnist
 STORES ?= runs
 JOBS ?= 2
 COMPARE_ARGUMENTS ?=
