@@ -209,6 +209,11 @@ def test_mistakes(made, half, tmp_path):
         call("run", study, "--out", out, "--collected", tmp_path / "nowhere")
     with pytest.raises(InputError, match="must end with digits"):
         call("run", study, "--out", tmp_path / "rest", "--collected", half)
+    out.touch()
+    for options in ([], ["--collected", half]):
+        with pytest.raises(InputError, match="is a file: choose a new or empty directory"):
+            call("run", study, "--out", out, *options)
+    out.unlink()
     with pytest.raises(InputError, match="exclude each other"):
         call("compare", half, "--keep", "--replace")
     with pytest.raises(InputError, match="of no use without --add"):

@@ -144,6 +144,8 @@ class Store:
 
     def open(self, *, resume: bool) -> None:
         """Make the directory, or see that a study may go on in it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file: choose a new or empty directory")
         if (self.path / "study.json").exists():
             self.check_format()
             if not resume:
