@@ -30,6 +30,9 @@ SOLVER_STUDIES = "solvers-"
 EVIDENCE_STUDIES = "why-"
 """Studies whose names begin like this are what an investigation rests on; they are in no table."""
 
+FIRST_SOLVER_STUDIES = "why-first-solvers-"
+"""Evidence studies whose names begin like this are a former second table's half with damped CG."""
+
 FIGURE_FORMATS = ("svg",)
 """What the repository keeps; `fedkin report` writes PNG and PDF too."""
 
@@ -268,12 +271,28 @@ def _page(
         compared=int(table.paper.notna().sum()),
         shares=_share_rows(shares),
         solver_table=solvers.to_markdown(solver_table) if len(solver_table) else "",
+        first=_first_solver_counts(reproduction),
         parameter_names=list(PARAMETERS),
         parameters=_parameters(reproduction.studies),
         notes=tables.notes(record)[1:],
         figures=[name for name, _ in figures.plan(record)],
         has_investigation=bool(investigation),
     )
+
+
+def _first_solver_counts(reproduction: Reproduction) -> tuple[int, int, int] | None:
+    """Return in how many cells a former second table met its two claims, and of how many."""
+    former = [s for s in reproduction.studies if s.name.startswith(FIRST_SOLVER_STUDIES)]
+    ours = [run for study in former for run in study.runs]
+    if not ours:
+        return None
+    papers = [r for r in reproduction.solver_runs if solvers.solver_of(r) == solvers.PAPERS]
+    table = solvers.compare_solvers([*papers, *ours])
+    own, common = (
+        len(solvers.cg_is_faster(table, ratio=ratio).shown)
+        for ratio in ("synchronizations_ratio", "common_ratio")
+    )
+    return own, common, len(solvers.CELLS)
 
 
 def _headings(text: str) -> str:
