@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -152,15 +152,14 @@ class StudyConfig(BaseModel):
         for run in self.runs():
             asked.setdefault((run.cell, run.method, run.seed), []).append(run)
         choices = {method: self.choices(method) for method in self.method}
-        found = []
-        for run in done:
-            given, open_ = given_settings(run), choices.get(run.method, {})
-            if all(given.get(name) in values for name, values in open_.items()):
-                chosen = {name: given[name] for name in open_}
-                same = asked.get((run.cell, run.method, run.seed), [])
-                if any(with_settings(each, chosen) == run for each in same):
-                    found.append(run)
-        return found
+        return [
+            run
+            for run in done
+            if any(
+                with_choices_of(run, each, choices[run.method]) == run
+                for each in asked.get((run.cell, run.method, run.seed), [])
+            )
+        ]
 
     def candidates(self, run: RunConfig) -> list[RunConfig]:
         """Return the short runs, on the study's first seed, that decide the open parameters of a run."""
@@ -206,6 +205,16 @@ def given_settings(run: RunConfig) -> dict[str, Any]:
 def with_settings(run: RunConfig, chosen: dict[str, Any]) -> RunConfig:
     """Return the run with some parameters of its method replaced."""
     return run.model_copy(update={"settings": _method_settings(given_settings(run) | chosen)})
+
+
+def with_choices_of(
+    other: RunConfig, run: RunConfig, choices: Mapping[str, list[Any]]
+) -> RunConfig | None:
+    """Return a run with the parameters that another has; None if they are not among the choices."""
+    given = given_settings(other)
+    if all(given.get(name) in values for name, values in choices.items()):
+        return with_settings(run, {name: given[name] for name in choices})
+    return None
 
 
 def load_study(path: Path) -> StudyConfig:

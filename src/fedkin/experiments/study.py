@@ -27,6 +27,7 @@ from fedkin.experiments.config import (
     RunConfig,
     StudyConfig,
     given_settings,
+    with_choices_of,
     with_settings,
 )
 from fedkin.experiments.runner import RunState
@@ -180,11 +181,9 @@ def _chosen_elsewhere(
 ) -> RunConfig | None:
     """Return the run with the parameters that were chosen for the same run, with whatever seed."""
     for other in elsewhere:
-        given = given_settings(other)
-        if all(given.get(name) in values for name, values in grid.items()):
-            chosen = with_settings(run, {name: given[name] for name in grid})
-            if chosen.model_copy(update={"seed": other.seed}) == other:
-                return chosen
+        chosen = with_choices_of(other, run, grid)
+        if chosen is not None and chosen.model_copy(update={"seed": other.seed}) == other:
+            return chosen
     return None
 
 
