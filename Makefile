@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 TEST_ARGUMENTS ?=
 
-# For `make reproduce`: the studies, in this order, where their stores are, runs at the same time, and what else
+# For `make reproduce`: the studies, those of the tables first, where their stores are, runs at the same time, and what else
 # `fedkin compare` is told, such as --replace.
-STUDIES ?= fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg tiny-imagenet32 why-mnist-1-majority why-fashion-mnist-1-period why-mnist-ditto why-mnist-weights why-cifar10-ditto why-first-solvers-fashion-mnist why-first-solvers-mnist why-cg-fashion-mnist why-cg-mnist
+TABLE_STUDIES := fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg tiny-imagenet32
+STUDIES ?= $(TABLE_STUDIES) $(filter-out $(TABLE_STUDIES),$(sort $(basename $(notdir $(wildcard results/studies/*.toml)))))
 STORES ?= runs
 JOBS ?= 2
 COMPARE_ARGUMENTS ?=
@@ -62,6 +63,12 @@ browser:  ## Chromium for the tests of report.html, where apt-get can install it
 bench: $(VENV)/.bench  ## the engine against a plain PyTorch loop
 	$(BIN)/fedkin bench
 
+# What is collected are the stores that are there when the studies have been run, so the shell looks for them, not make.
+COLLECT = found=; for study in $(STUDIES); do \
+	  if ls $(STORES)/$$study/runs/*/finished.json >/dev/null 2>&1; then found="$$found --add $(STORES)/$$study"; fi; \
+	done; \
+	$(BIN)/fedkin compare results $$found $${found:+$(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS)}
+
 # A study that fails in part, or whose data are not there, does not keep the others from being run.
 reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where they stopped, make results/
 	@failed=; for study in $(STUDIES); do \
@@ -69,12 +76,11 @@ reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where the
 	  $(BIN)/fedkin run results/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume $(if $(GO_ON),--collected results) \
 	    || { [ $$? -eq 130 ] && exit 130; failed="$$failed $$study"; }; \
 	done; \
-	$(MAKE) --no-print-directory compare && \
+	{ $(COLLECT); } && \
 	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; exit 2; fi
 
-FOUND = $(foreach study,$(STUDIES),$(if $(wildcard $(STORES)/$(study)/runs/*/finished.json),--add $(STORES)/$(study)))
 compare: $(VENV)/.base  ## make results/ anew from the stores that are there, and from what was collected before
-	$(BIN)/fedkin compare results $(FOUND) $(if $(strip $(FOUND)),$(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS))
+	@$(COLLECT)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

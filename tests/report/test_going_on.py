@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -230,3 +233,31 @@ def test_mistakes(made, half, tmp_path):
         with pytest.raises(InputError, match="damaged"):
             condensed.read_store(made / "rest" / "digits", half, keep=True)
     assert not out.exists()
+
+
+def test_make_reproduce_goes_on_past_a_study_that_fails_and_collects_the_others(tmp_path):
+    """The recipe itself, with the environment that is there in place of one of its own."""
+    results = tmp_path / "results"
+    small = (('["fedavg", "bilevel", "pfedme"]', '"local"'), FIRST)
+    file = write_study(results, *small, (STUDY[STUDY.index("tune_steps") :], ""))
+    absent = file.with_stem("absent")
+    absent.write_text(file.read_text().replace("digits", "nowhere"))
+    environment = tmp_path / "environment"
+    environment.mkdir()
+    for name in ("pyproject.toml", "constraints.txt", environment / ".base"):
+        (tmp_path / name).touch()  # the last of them last: there is nothing to install
+    told = subprocess.run(
+        [
+            *("make", "--file", str(Path(__file__).parents[2] / "Makefile"), "reproduce"),
+            *("STUDIES=absent digits", "GO_ON=1", "JOBS=1", "STORES=stores"),
+            *(f"VENV={environment}", f"BIN={Path(sys.executable).parent}"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 2
+    assert "error: not all runs are finished of: absent; run it again" in told.stdout
+    (row,) = read_rows(results)
+    assert (row["method"], row["seed"]) == ("local", 0)
+    assert "absent: all 1 runs" in (results / "README.md").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedkin.errors import InputError
 from fedkin.experiments.config import RunConfig, load_study, with_settings
 from fedkin.experiments.store import Store
 from fedkin.report import condensed, reproduction, solvers, tables
+from fedkin.report.collected import read_reproduction
 from fedkin.report.reading import Missing, read_record
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -91,7 +93,7 @@ def read_rows(path) -> list[dict[str, str]]:
 
 
 def test_the_repositorys_tables_and_page_are_made_from_its_index_and_nothing_else():
-    texts = reproduction.texts(reproduction.read_reproduction(RESULTS))
+    texts = reproduction.texts(read_reproduction(RESULTS))
     assert {"README.md", "table.md", "table.csv", "table.tex", "comparison.csv"} <= set(texts)
     for name, text in texts.items():
         shown = (RESULTS / name).read_bytes().decode()
@@ -159,9 +161,15 @@ def test_each_run_in_the_repository_is_one_that_its_study_asks_for(index):
             assert getattr(config.settings, name) in grid, run.name
 
 
-def test_make_reproduce_runs_every_study():
-    text = (RESULTS.parent / "Makefile").read_text(encoding="utf-8")
-    (named,) = re.findall(r"^STUDIES \?= (.*)$", text, re.MULTILINE)
+def test_make_reproduce_runs_every_study_once():
+    told = subprocess.run(
+        ["make", "--dry-run", "--old-file", ".venv/.base", "reproduce"],
+        cwd=RESULTS.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    named, *_ = re.findall(r"for study in (.*?); do", told.stdout)
     assert sorted(named.split()) == sorted(path.stem for path in RESULTS.glob("studies/*.toml"))
 
 
@@ -196,8 +204,8 @@ def test_the_same_runs_give_the_same_bytes(tmp_path, collected):
     before = {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
     condensed.read_store(tmp_path / "stores" / "mnist", collected).write()
     assert before == {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
-    first = reproduction.texts(reproduction.read_reproduction(collected))
-    assert first == reproduction.texts(reproduction.read_reproduction(collected))
+    first = reproduction.texts(read_reproduction(collected))
+    assert first == reproduction.texts(read_reproduction(collected))
 
 
 @pytest.mark.parametrize("column", ["test_accuracy", "learning_rate", "best_step"])
@@ -210,11 +218,11 @@ def test_an_edited_index_is_refused(collected, column):
         writer.writeheader()
         writer.writerows(rows)
     with pytest.raises(InputError, match="edited"):
-        reproduction.read_reproduction(collected)
+        read_reproduction(collected)
 
 
 def test_solvers_are_compared_on_the_seeds_that_both_have(tmp_path, collected):
-    states = reproduction.read_reproduction(collected)
+    states = read_reproduction(collected)
     table = solvers.compare_solvers(states.solver_runs)
     assert list(table.seeds) == [2, 2]
     rows = [
@@ -236,12 +244,59 @@ def test_solvers_are_compared_on_the_seeds_that_both_have(tmp_path, collected):
     assert list(solvers.compare_solvers(fewer).seeds) == [1, 1]
 
 
+def rows_of_page(page: str, chapter: str) -> list[list[str]]:
+    """Return the rows of all tables of a chapter, as lists of fields."""
+    lines = page.split(f"\n## {chapter}")[1].split("\n## ")[0].splitlines()
+    return [[field.strip() for field in line.split("|")[1:-1]] for line in lines if line[:1] == "|"]
+
+
+def test_the_page_tells_what_the_second_table_is_with_equal_choices(tmp_path, collected):
+    def page() -> str:
+        return reproduction.texts(read_reproduction(collected))["README.md"]
+
+    assert "What this depends on" not in page()
+    even = SOLVER_STUDY.replace('"cg"', '"svrg"\nadjoint_learning_rate = 0.001')
+    store = make_store(collected, tmp_path / "stores", "why-even-solvers-mnist", even)
+    condensed.read_store(store, collected).write()
+    above, equal = [row for row in rows_of_page(page(), "Damped CG") if row[-1].isdigit()]
+    papers = read_rows(collected / "why-even-solvers-mnist" / "index.csv")
+    ours = read_rows(collected / "solvers-mnist" / "index.csv")
+    ratios = []
+    for setting in ("1", "2"):
+        took = [
+            np.mean(
+                [int(row["reach95_synchronizations"]) for row in rows if row["setting"] == setting]
+            )
+            for rows in (ours, papers)
+        ]
+        ratios.append(took[0] / took[1])
+    assert equal[1] == "`why-even-solvers-…`"
+    assert equal[5] == f"{min(ratios):.2f} to {max(ratios):.2f}"
+    assert above[1] == "as in the paper's table"
+
+
+def test_the_page_tells_the_weights_of_the_evidence_and_what_was_chosen_from(tmp_path, collected):
+    longer = STUDY.replace("800", "1600")
+    evidence = make_store(collected, tmp_path / "stores", "why-mnist", longer)
+    condensed.read_store(evidence, collected).write()
+    page = reproduction.texts(read_reproduction(collected))["README.md"]
+    (shown,) = [row for row in rows_of_page(page, "Whom Bi-level") if "[why-mnist]" in row[0]]
+    ends = [
+        float(row["last_similar_weight"])
+        for row in read_rows(collected / "why-mnist" / "index.csv")
+        if (row["method"], row["setting"]) == ("bilevel", "2")
+    ]
+    assert shown[1:] == ["1600", f"{100 * np.mean(ends):.1f}%", *["–"] * 5]
+    chosen = [row for row in rows_of_page(page, "Parameters") if row[0] == "why-mnist"]
+    assert chosen[0] == ["why-mnist", "Bi-level", "γ: 0.05, 0.02", "2", "5 outer iterations"]
+
+
 def test_a_partial_study_says_what_is_missing(tmp_path):
     results = tmp_path / "results"
     store = make_store(results, tmp_path / "stores", "mnist", STUDY, leave_out=3)
     (results / "studies" / "solvers-mnist.toml").write_text(SOLVER_STUDY)
     condensed.read_store(store, results).write()
-    page = reproduction.texts(reproduction.read_reproduction(results))["README.md"]
+    page = reproduction.texts(read_reproduction(results))["README.md"]
     assert "| 17 | 20 |" in page
     assert "- mnist, Local-train: 2 runs (seeds 0, 1 of 2 minority)" in page
     assert "- solvers-mnist: all 4 runs" in page
@@ -250,7 +305,7 @@ def test_a_partial_study_says_what_is_missing(tmp_path):
 
 def test_an_entry_counts_as_investigated_when_the_investigation_names_it(collected):
     def page() -> str:
-        return reproduction.texts(reproduction.read_reproduction(collected))["README.md"]
+        return reproduction.texts(read_reproduction(collected))["README.md"]
 
     assert "`mnist 2 minority local` |" in page()  # invented far below the paper's 0.787
     assert "| yes |\n" not in page().split("## Where we differ")[1].split("## Whom")[0]
@@ -292,13 +347,13 @@ def test_newcomers_mistakes(tmp_path, collected):
     with pytest.raises(InputError, match=r"no file .*other\.toml"):
         condensed.read_store(elsewhere, collected).write()
     with pytest.raises(InputError, match="holds no results"):
-        reproduction.read_reproduction(tmp_path)
+        read_reproduction(tmp_path)
     (collected / "studies" / "mnist.toml").write_text('dataset = "fashion-mnist"\n')
     with pytest.raises(InputError, match="no finished run that"):
         condensed.read_store(store, collected).write()
     shutil.rmtree(collected / "mnist")
     with pytest.raises(InputError, match="no finished run of the paper's table"):
-        reproduction.read_reproduction(collected)
+        read_reproduction(collected)
     with pytest.raises(InputError, match="is not there"):
         condensed.read_store(tmp_path / "mnist", collected).write()
 
@@ -358,7 +413,7 @@ def test_a_damaged_study_is_refused_and_can_be_collected_again(tmp_path, collect
     sound = file.read_bytes()
     file.write_bytes(damage(sound))
     with pytest.raises(InputError, match="collect it again"):
-        reproduction.read_reproduction(collected)
+        read_reproduction(collected)
     condensed.read_store(tmp_path / "stores" / "mnist", collected).write()
     assert file.read_bytes() == sound
 
@@ -368,7 +423,7 @@ def test_variants_of_a_method_are_refused(tmp_path):
     two = STUDY.replace("0.3333333333333333", "[0.3333333333333333, 0.5]")
     condensed.read_store(make_store(results, tmp_path / "stores", "mnist", two), results).write()
     with pytest.raises(InputError, match="two runs of bilevel"):
-        reproduction.read_reproduction(results)
+        read_reproduction(results)
 
 
 def test_variants_of_a_solver_are_refused(tmp_path, collected):
@@ -376,7 +431,7 @@ def test_variants_of_a_solver_are_refused(tmp_path, collected):
     store = make_store(collected, tmp_path / "two", "solvers-mnist", two)
     condensed.read_store(store, collected).write()
     with pytest.raises(InputError, match="two runs of bilevel"):
-        reproduction.read_reproduction(collected)
+        read_reproduction(collected)
 
 
 @pytest.mark.parametrize(("absent", "verdict"), [("fedavg", "no"), ("bilevel", "no, so far")])
@@ -387,7 +442,7 @@ def test_only_claims_that_wait_for_runs_say_so_far(tmp_path, collected, absent, 
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    page = reproduction.texts(reproduction.read_reproduction(collected))["README.md"]
+    page = reproduction.texts(read_reproduction(collected))["README.md"]
     (weights,) = [line for line in page.splitlines() if line.startswith("| 2 | the similar nodes")]
     assert weights.endswith(f"| {verdict} |")  # the invented weights fall short of 95%
 
@@ -398,8 +453,8 @@ def test_the_same_cell_in_two_studies_of_the_table_is_refused_but_not_as_evidenc
     longer = STUDY.replace("800", "1600")
     evidence = make_store(collected, tmp_path / "stores", "why-mnist", longer)
     condensed.read_store(evidence, collected).write()
-    states = reproduction.read_reproduction(collected)
-    assert [(state.name, state.synchronizations) for state in states.studies] == [
+    states = read_reproduction(collected)
+    assert [(state.name, state.study.synchronizations) for state in states.studies] == [
         ("mnist", 800),
         ("solvers-mnist", 800),
         ("why-mnist", 1600),
@@ -409,7 +464,7 @@ def test_the_same_cell_in_two_studies_of_the_table_is_refused_but_not_as_evidenc
     again = make_store(collected, tmp_path / "stores", "mnist-longer", longer)
     condensed.read_store(again, collected).write()
     with pytest.raises(InputError, match="two runs of"):
-        reproduction.read_reproduction(collected)
+        read_reproduction(collected)
 
 
 def test_seeds_with_other_parameters_are_refused(tmp_path):
@@ -420,11 +475,11 @@ def test_seeds_with_other_parameters_are_refused(tmp_path):
         store = make_store(results, tmp_path / "stores", f"mnist-{seed}", text)
         condensed.read_store(store, results).write()
     with pytest.raises(InputError, match="different parameters"):
-        reproduction.read_reproduction(results)
+        read_reproduction(results)
 
 
 def test_a_run_that_was_held_up_does_not_change_the_typical_time(collected):
-    before = reproduction.read_reproduction(collected).studies[0]
+    before = read_reproduction(collected).studies[0]
     assert before.typical_hours > 0
     runs = [*before.runs]
     slow = next(place for place, run in enumerate(runs) if run.method == "bilevel")

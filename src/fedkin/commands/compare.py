@@ -42,6 +42,7 @@ def compare(
     """Set studies beside the paper, cell by cell: tables, figures and README.md of a results directory."""
     # The libraries that draw take a second to load: only this command pays for them.
     from fedkin.report import condensed, reproduction
+    from fedkin.report.collected import read_reproduction
 
     if not directory.is_dir():
         raise InputError(f"{directory} is not a directory: give the one that holds studies/*.toml")
@@ -57,7 +58,7 @@ def compare(
         notes.print(f"collected {store} into {collection.target}", markup=False, soft_wrap=True)
     with notes.status("comparing and drawing …"):
         files = reproduction.build(directory)
-        states = reproduction.read_reproduction(directory).studies
+        states = read_reproduction(directory).studies
     studies = {
         state.name: {
             "finished": len(state.runs),

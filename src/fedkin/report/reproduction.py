@@ -8,8 +8,9 @@ RESULTS/figures/…             the figures of `fedkin report`, of all studies t
 RESULTS/INVESTIGATION.md      written by hand; only read here
 """
 
+import itertools
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +18,29 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedkin.errors import InputError
 from fedkin.experiments.checkpoint import write_atomically
-from fedkin.report import comparison, condensed, figures, solvers, tables
-from fedkin.report.condensed import Trial
+from fedkin.experiments.config import StudyConfig
+from fedkin.report import comparison, figures, solvers, tables
+from fedkin.report.collected import (
+    EVIDENCE_STUDIES,
+    SOLVER_STUDIES,
+    Reproduction,
+    StudyState,
+    read_reproduction,
+)
 from fedkin.report.reading import Cell, Missing, Record, Run
 from fedkin.report.style import method_title
 
 README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
-SOLVER_STUDIES = "solvers-"
-"""Studies whose names begin like this are the second table's half with damped CG."""
-EVIDENCE_STUDIES = "why-"
-"""Studies whose names begin like this are what an investigation rests on; they are in no table."""
 
 FIRST_SOLVER_STUDIES = "why-first-solvers-"
 """Evidence studies whose names begin like this are a former second table's half with damped CG."""
 
+EVEN_SOLVER_STUDIES = "why-even-solvers-"
+"""Those whose names begin like this have the paper's solver with the choices of damped CG."""
+
 FIGURE_FORMATS = ("svg",)
 """What the repository keeps; `fedkin report` writes PNG and PDF too."""
-
-DATA_SETS = ("fashion-mnist", "mnist", "cifar10-jpeg", "tiny-imagenet32")
-"""The order of studies; others follow."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "γ": ("learning_rate",),
@@ -51,142 +54,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 }
 """Parameters as the paper writes them: their names, and a method where they are that method's own."""
 
-
-@dataclass(frozen=True)
-class StudyState:
-    """A study: what there is of it, and what is still to come."""
-
-    name: str
-    synchronizations: int | None
-    """The budget of a run."""
-    runs: list[Run]
-    missing: list[Missing]
-    trials: list[Trial]
-
-    @property
-    def planned(self) -> int:
-        """The number of runs of the whole study."""
-        return len(self.runs) + len(self.missing)
-
-    @property
-    def run_hours(self) -> float:
-        """The time of the finished runs, one after the other."""
-        return sum(run.outcome["total_seconds"] for run in self.runs) / 3600
-
-    @property
-    def trial_hours(self) -> float:
-        """The time of the short runs that chose parameters."""
-        return sum(trial.seconds for trial in self.trials) / 3600
-
-    @property
-    def typical_hours(self) -> float:
-        """The time of the whole study if each run, and each trial, takes its method's median."""
-        runs = [(run.method, run.outcome["total_seconds"]) for run in self.runs]
-        trials = [(trial.method, trial.seconds) for trial in self.trials]
-        planned = [each.method for each in [*self.runs, *self.missing]]
-        return _at_medians(runs, planned) + _at_medians(trials, [method for method, _ in trials])
-
-    @property
-    def warned(self) -> int:
-        """The number of runs with a warning."""
-        return sum(bool(run.outcome["warnings"]) for run in self.runs)
-
-
-def _at_medians(measured: list[tuple[str, float]], planned: list[str]) -> float:
-    """Return the hours of what is planned; NaN where a method was never measured."""
-    seconds: dict[str, list[float]] = {}
-    for method, each in measured:
-        seconds.setdefault(method, []).append(each)
-    medians = {method: float(np.median(each)) for method, each in seconds.items()}
-    return sum(medians.get(method, np.nan) for method in planned) / 3600
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """All that a directory of results holds."""
-
-    directory: Path
-    studies: list[StudyState]
-
-    @property
-    def table_record(self) -> Record:
-        """The studies of the paper's table as one."""
-        studies = [s for s in self._compared if not s.name.startswith(SOLVER_STUDIES)]
-        runs = [run for study in studies for run in study.runs]
-        missing = [each for study in studies for each in study.missing]
-        return Record(self.directory, "study", runs, missing)
-
-    @property
-    def solver_runs(self) -> list[Run]:
-        """The runs of Bi-level with either solver."""
-        return [run for study in self._compared for run in study.runs if run.method == "bilevel"]
-
-    @property
-    def missing_solver_runs(self) -> list[Missing]:
-        """The runs of Bi-level that the second table waits for."""
-        missing = [each for study in self._compared for each in study.missing]
-        return [each for each in missing if each.method == "bilevel"]
-
-    @property
-    def _compared(self) -> list[StudyState]:
-        return [study for study in self.studies if not study.name.startswith(EVIDENCE_STUDIES)]
-
-
-def read_reproduction(directory: Path) -> Reproduction:
-    """Read all condensed studies of a directory of results, and what is planned."""
-    files = sorted((directory / condensed.STUDIES).glob("*.toml"), key=lambda f: _order(f.stem))
-    if not files:
-        raise InputError(
-            f"{directory} holds no results: there are no studies in {directory / condensed.STUDIES}"
-        )
-    states = []
-    for file in files:
-        path = directory / file.stem
-        budget = condensed.read_study(directory, file.stem).synchronizations
-        if condensed.is_condensed(path):
-            record = condensed.read_condensed(path)
-            trials = condensed.read_trials(path)
-            states.append(StudyState(file.stem, budget, record.runs, record.missing, trials))
-        else:
-            planned = condensed.planned_without_results(directory, file.stem)
-            states.append(StudyState(file.stem, budget, [], planned, []))
-    reproduction = Reproduction(directory, states)
-    _refuse_variants(directory, reproduction.table_record.runs)
-    solver_studies = [s for s in states if s.name.startswith(SOLVER_STUDIES)]
-    _refuse_variants(directory, [run for study in solver_studies for run in study.runs])
-    if not reproduction.table_record.runs:
-        raise InputError(
-            f"{directory} holds no finished run of the paper's table yet: add the directory of a study "
-            "with --add"
-        )
-    return reproduction
-
-
-def _order(name: str) -> tuple[int, int, str]:
-    dataset = name.removeprefix(SOLVER_STUDIES)
-    place = DATA_SETS.index(dataset) if dataset in DATA_SETS else len(DATA_SETS)
-    part = 2 if name.startswith(EVIDENCE_STUDIES) else int(name.startswith(SOLVER_STUDIES))
-    return part, place, name
-
-
-def _refuse_variants(directory: Path, runs: list[Run]) -> None:
-    """Refuse variants of a method: the table has one entry for a cell and a method."""
-    seen: set[tuple[Cell, str, int]] = set()
-    settings: dict[tuple[Cell, str], dict[str, Any]] = {}
-    for run in runs:
-        key = (run.cell, run.method, run.seed)
-        if key in seen:
-            raise InputError(
-                f"{directory} has two runs of {run.method} with seed {run.seed} on {run.cell.title}: "
-                "a table has one"
-            )
-        seen.add(key)
-        own = run.config["settings"]
-        if settings.setdefault((run.cell, run.method), own) != own:
-            raise InputError(
-                f"{directory} has runs of {run.method} with different parameters on "
-                f"{run.cell.title}: a table is of one choice for all seeds"
-            )
+WEIGHT_COLUMNS = tuple(itertools.product(("2", "3", "4"), ("minority", "majority")))
+"""The settings and targets in which the similar nodes have to get the weight."""
 
 
 def build(directory: Path) -> list[Path]:
@@ -255,6 +124,7 @@ def _page(
         "key": comparison.entry_key,
         "entry": lambda row: tables.entry(row.accuracy, row.deviation),
         "paper": lambda row: tables.entry(row.paper, row.paper_spread),
+        "extremes": _extremes,
     }
     return environment.get_template("results.md").render(
         counts=counts,
@@ -271,7 +141,10 @@ def _page(
         compared=int(table.paper.notna().sum()),
         shares=_share_rows(shares),
         solver_table=solvers.to_markdown(solver_table) if len(solver_table) else "",
-        first=_first_solver_counts(reproduction),
+        solver_pairings=_solver_pairings(reproduction),
+        weight_columns=WEIGHT_COLUMNS,
+        other_shares=_other_shares(reproduction.studies),
+        choices=[row for study in reproduction.studies for row in _choices(study)],
         parameter_names=list(PARAMETERS),
         parameters=_parameters(reproduction.studies),
         notes=tables.notes(record)[1:],
@@ -280,19 +153,51 @@ def _page(
     )
 
 
-def _first_solver_counts(reproduction: Reproduction) -> tuple[int, int, int] | None:
-    """Return in how many cells a former second table met its two claims, and of how many."""
-    former = [s for s in reproduction.studies if s.name.startswith(FIRST_SOLVER_STUDIES)]
-    ours = [run for study in former for run in study.runs]
-    if not ours:
-        return None
+def _solver_pairings(reproduction: Reproduction) -> list[dict[str, Any]]:
+    """Set the solvers side by side with other choices: the table's, a former one's, and equal ones."""
     papers = [r for r in reproduction.solver_runs if solvers.solver_of(r) == solvers.PAPERS]
-    table = solvers.compare_solvers([*papers, *ours])
-    own, common = (
-        len(solvers.cg_is_faster(table, ratio=ratio).shown)
-        for ratio in ("synchronizations_ratio", "common_ratio")
+    ours, first, even = map(
+        reproduction.runs_of, (SOLVER_STUDIES, FIRST_SOLVER_STUDIES, EVEN_SOLVER_STUDIES)
     )
-    return own, common, len(solvers.CELLS)
+    rows = []
+    for what, papers_name, papers_runs, ours_name, ours_runs in (
+        ("the table above", "as in the paper's table", papers, SOLVER_STUDIES, ours),
+        (
+            "a former table; what CG's choices lacked was added with this outcome in view",
+            *("as in the paper's table", papers),
+            *(FIRST_SOLVER_STUDIES, first),
+        ),
+        (
+            "Local-SVRG has the same choices as CG, and as many",
+            *(f"`{EVEN_SOLVER_STUDIES}…`", even),
+            *(SOLVER_STUDIES, ours),
+        ),
+    ):
+        table = solvers.compare_solvers([*papers_runs, *ours_runs]).round(9)
+        if len(table):
+            ratios = ("synchronizations_ratio", "common_ratio")
+            met = [len(solvers.cg_is_faster(table, ratio=ratio).shown) for ratio in ratios]
+            rows.append(
+                {
+                    "what": what,
+                    "papers": papers_name,
+                    "ours": f"`{ours_name}…`",
+                    "cells": len(table),
+                    "accuracy": table.difference,
+                    "marks": [(table[ratio], n) for ratio, n in zip(ratios, met, strict=True)],
+                }
+            )
+    return rows
+
+
+def _extremes(values: pd.Series, *, sign: bool = False) -> str:
+    """Write the smallest and the largest of some values; those of runs that never get there are none."""
+    known = values.dropna()
+    if known.empty:
+        return "–"
+    write = tables.signed if sign else "{:.2f}".format
+    least, most = write(known.min()), write(known.max())
+    return f"{least} to {most}" + (", or never" if len(known) < len(values) else "")
 
 
 def _headings(text: str) -> str:
@@ -337,6 +242,26 @@ def _share_rows(shares: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+def _other_shares(studies: list[StudyState]) -> list[tuple[StudyState, list[float | None]]]:
+    """Return what the similar nodes end with outside the table: with CG, and in the evidence.
+
+    A value is the mean over seeds, in the order of `WEIGHT_COLUMNS`; None where there is no such run.
+    """
+    rows = []
+    for study in studies:
+        if not study.name.startswith((SOLVER_STUDIES, EVIDENCE_STUDIES)):
+            continue
+        ends: dict[tuple[str, str], list[float]] = {}
+        for run in study.runs:
+            if run.method == "bilevel":
+                share = run.outcome["last_similar_weight"]
+                ends.setdefault((run.cell.setting, run.cell.target), []).append(share)
+        if any(column in ends for column in WEIGHT_COLUMNS):
+            means = [float(np.mean(ends[c])) if c in ends else None for c in WEIGHT_COLUMNS]
+            rows.append((study, means))
+    return rows
+
+
 def _missing_words(studies: list[StudyState]) -> list[str]:
     """Say what is missing, a line a study and method."""
     lines = []
@@ -358,6 +283,26 @@ def _missing_words(studies: list[StudyState]) -> list[str]:
             told = "; ".join(f"seeds {words} of {', '.join(c)}" for words, c in cells.items())
             lines.append(f"{study.name}, {method_title(method)}: {len(missing)} runs ({told})")
     return lines
+
+
+def _choices(state: StudyState) -> list[tuple[str, str, str, int, str]]:
+    """Return what a study's parameters were chosen from: a row a method that was tuned."""
+    symbols = {name: symbol for symbol, (name, *_) in PARAMETERS.items()} | {"proximal": "λ"}
+    rows = []
+    for method, lists in state.study.tune.items():
+        words = "; ".join(
+            f"{symbols.get(name, name)}: {', '.join(map(str, values))}"
+            for name, values in lists.items()
+        )
+        combinations = math.prod(map(len, lists.values()))
+        rows.append((state.name, method, words, combinations, _trial_length(state.study)))
+    return rows
+
+
+def _trial_length(study: StudyConfig) -> str:
+    if study.tune_synchronizations is not None:
+        return f"{study.tune_synchronizations} synchronizations"
+    return f"{study.tune_steps} outer iterations"
 
 
 def _parameters(studies: list[StudyState]) -> list[tuple[str, str, list[str]]]:

@@ -1,0 +1,163 @@
+"""The studies of a directory of results: what was collected of each, and what is still to come."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedkin.errors import InputError
+from fedkin.experiments.config import StudyConfig
+from fedkin.report import condensed
+from fedkin.report.condensed import Trial
+from fedkin.report.reading import Cell, Missing, Record, Run
+
+SOLVER_STUDIES = "solvers-"
+"""Studies whose names begin like this are the second table's half with damped CG."""
+
+EVIDENCE_STUDIES = "why-"
+"""Studies whose names begin like this are what an investigation rests on; they are in no table."""
+
+DATA_SETS = ("fashion-mnist", "mnist", "cifar10-jpeg", "tiny-imagenet32")
+"""The order of studies; others follow."""
+
+
+@dataclass(frozen=True)
+class StudyState:
+    """A study: what there is of it, and what is still to come."""
+
+    name: str
+    study: StudyConfig
+    """What it consists of."""
+    runs: list[Run]
+    missing: list[Missing]
+    trials: list[Trial]
+
+    @property
+    def planned(self) -> int:
+        """The number of runs of the whole study."""
+        return len(self.runs) + len(self.missing)
+
+    @property
+    def run_hours(self) -> float:
+        """The time of the finished runs, one after the other."""
+        return sum(run.outcome["total_seconds"] for run in self.runs) / 3600
+
+    @property
+    def trial_hours(self) -> float:
+        """The time of the short runs that chose parameters."""
+        return sum(trial.seconds for trial in self.trials) / 3600
+
+    @property
+    def typical_hours(self) -> float:
+        """The time of the whole study if each run, and each trial, takes its method's median."""
+        runs = [(run.method, run.outcome["total_seconds"]) for run in self.runs]
+        trials = [(trial.method, trial.seconds) for trial in self.trials]
+        planned = [each.method for each in [*self.runs, *self.missing]]
+        return _at_medians(runs, planned) + _at_medians(trials, [method for method, _ in trials])
+
+    @property
+    def warned(self) -> int:
+        """The number of runs with a warning."""
+        return sum(bool(run.outcome["warnings"]) for run in self.runs)
+
+
+def _at_medians(measured: list[tuple[str, float]], planned: list[str]) -> float:
+    """Return the hours of what is planned; NaN where a method was never measured."""
+    seconds: dict[str, list[float]] = {}
+    for method, each in measured:
+        seconds.setdefault(method, []).append(each)
+    medians = {method: float(np.median(each)) for method, each in seconds.items()}
+    return sum(medians.get(method, np.nan) for method in planned) / 3600
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """All that a directory of results holds."""
+
+    directory: Path
+    studies: list[StudyState]
+
+    @property
+    def table_record(self) -> Record:
+        """The studies of the paper's table as one."""
+        studies = [s for s in self._compared if not s.name.startswith(SOLVER_STUDIES)]
+        runs = [run for study in studies for run in study.runs]
+        missing = [each for study in studies for each in study.missing]
+        return Record(self.directory, "study", runs, missing)
+
+    @property
+    def solver_runs(self) -> list[Run]:
+        """The runs of Bi-level with either solver."""
+        return [run for study in self._compared for run in study.runs if run.method == "bilevel"]
+
+    def runs_of(self, prefix: str) -> list[Run]:
+        """Return the runs of all studies whose names begin like this."""
+        return [run for s in self.studies if s.name.startswith(prefix) for run in s.runs]
+
+    @property
+    def missing_solver_runs(self) -> list[Missing]:
+        """The runs of Bi-level that the second table waits for."""
+        missing = [each for study in self._compared for each in study.missing]
+        return [each for each in missing if each.method == "bilevel"]
+
+    @property
+    def _compared(self) -> list[StudyState]:
+        return [study for study in self.studies if not study.name.startswith(EVIDENCE_STUDIES)]
+
+
+def read_reproduction(directory: Path) -> Reproduction:
+    """Read all condensed studies of a directory of results, and what is planned."""
+    files = sorted((directory / condensed.STUDIES).glob("*.toml"), key=lambda f: _order(f.stem))
+    if not files:
+        raise InputError(
+            f"{directory} holds no results: there are no studies in {directory / condensed.STUDIES}"
+        )
+    states = []
+    for file in files:
+        path = directory / file.stem
+        study = condensed.read_study(directory, file.stem)
+        if condensed.is_condensed(path):
+            record = condensed.read_condensed(path)
+            trials = condensed.read_trials(path)
+            states.append(StudyState(file.stem, study, record.runs, record.missing, trials))
+        else:
+            planned = condensed.planned_without_results(directory, file.stem)
+            states.append(StudyState(file.stem, study, [], planned, []))
+    reproduction = Reproduction(directory, states)
+    _refuse_variants(directory, reproduction.table_record.runs)
+    solver_studies = [s for s in states if s.name.startswith(SOLVER_STUDIES)]
+    _refuse_variants(directory, [run for study in solver_studies for run in study.runs])
+    if not reproduction.table_record.runs:
+        raise InputError(
+            f"{directory} holds no finished run of the paper's table yet: add the directory of a study "
+            "with --add"
+        )
+    return reproduction
+
+
+def _order(name: str) -> tuple[int, int, str]:
+    dataset = name.removeprefix(SOLVER_STUDIES)
+    place = DATA_SETS.index(dataset) if dataset in DATA_SETS else len(DATA_SETS)
+    part = 2 if name.startswith(EVIDENCE_STUDIES) else int(name.startswith(SOLVER_STUDIES))
+    return part, place, name
+
+
+def _refuse_variants(directory: Path, runs: list[Run]) -> None:
+    """Refuse variants of a method: the table has one entry for a cell and a method."""
+    seen: set[tuple[Cell, str, int]] = set()
+    settings: dict[tuple[Cell, str], dict[str, Any]] = {}
+    for run in runs:
+        key = (run.cell, run.method, run.seed)
+        if key in seen:
+            raise InputError(
+                f"{directory} has two runs of {run.method} with seed {run.seed} on {run.cell.title}: "
+                "a table has one"
+            )
+        seen.add(key)
+        own = run.config["settings"]
+        if settings.setdefault((run.cell, run.method), own) != own:
+            raise InputError(
+                f"{directory} has runs of {run.method} with different parameters on "
+                f"{run.cell.title}: a table is of one choice for all seeds"
+            )
