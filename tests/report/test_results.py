@@ -291,6 +291,22 @@ def test_the_page_tells_the_weights_of_the_evidence_and_what_was_chosen_from(tmp
     assert chosen[0] == ["why-mnist", "Bi-level", "γ: 0.05, 0.02", "2", "5 outer iterations"]
 
 
+def test_weights_are_counted_anew_for_runs_that_go_on_from_the_last_h(tmp_path, collected):
+    def rows() -> list[list[str]]:
+        page = reproduction.texts(read_reproduction(collected))["README.md"]
+        return [row for row in rows_of_page(page, "What it must show") if row[0] == "2"]
+
+    assert len(rows()) == 1
+    warm = SOLVER_STUDY.replace('"cg"', '"svrg"\nwarm_start_adjoint = true')
+    store = make_store(collected, tmp_path / "stores", "why-adjoint-mnist", warm, leave_out=1)
+    condensed.read_store(store, collected).write()
+    _, again = rows()
+    assert "`why-adjoint-…`" in again[1]
+    # One of its two cells is of setting 2, and the invented weights fall short of 95%.
+    assert again[2] == "0 of 1 judged, 12 in all"
+    assert again[4] == "no, so far"
+
+
 def test_a_partial_study_says_what_is_missing(tmp_path):
     results = tmp_path / "results"
     store = make_store(results, tmp_path / "stores", "mnist", STUDY, leave_out=3)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedkin.report.reading import Cell, Record
+from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import METHODS, method_title
 from fedkin.report.tables import summary
 
@@ -168,11 +168,12 @@ def fedavg_below_local(table: pd.DataFrame) -> Count:
     return count_cells("FedAvg is below Local-train (minority)", len(cells), cells, judge)
 
 
-def similar_nodes_have_the_weight(shares: pd.DataFrame) -> Count:
+def similar_nodes_have_the_weight(shares: pd.DataFrame, condition: str = "") -> Count:
     """Count the cells of settings 2-4 whose similar nodes end with 95% of the weight, mean over seeds.
 
     Args:
         shares: One row a run of Bi-level: dataset, setting, target, and the share at the end, `last`.
+        condition: What the runs have that those of the table have not, for the claim's words.
     """
 
     def judge(cell: Cell) -> tuple[bool, str] | None:
@@ -184,11 +185,11 @@ def similar_nodes_have_the_weight(shares: pd.DataFrame) -> Count:
         return mean >= ENOUGH_WEIGHT, f"{mean:.1%}"
 
     cells = [cell for cell in MAIN_CELLS if cell.setting != "1"]
-    claim = f"the similar nodes end with at least {ENOUGH_WEIGHT:.0%} of the weight"
+    claim = f"the similar nodes end with at least {ENOUGH_WEIGHT:.0%} of the weight{condition}"
     return count_cells(claim, len(cells), cells, judge)
 
 
-def weight_shares(record: Record) -> pd.DataFrame:
+def weight_shares(runs: Iterable[Run]) -> pd.DataFrame:
     """Return the share of the similar nodes in each run of Bi-level: in its result, and at its end."""
     rows = [
         {
@@ -197,7 +198,7 @@ def weight_shares(record: Record) -> pd.DataFrame:
             "best": run.outcome["best_similar_weight"],
             "last": run.outcome["last_similar_weight"],
         }
-        for run in record.runs
+        for run in runs
         if run.method == "bilevel"
     ]
     return pd.DataFrame(rows, columns=[*Cell._fields, "seed", "best", "last"])

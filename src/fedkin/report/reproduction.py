@@ -39,6 +39,9 @@ FIRST_SOLVER_STUDIES = "why-first-solvers-"
 EVEN_SOLVER_STUDIES = "why-even-solvers-"
 """Those whose names begin like this have the paper's solver with the choices of damped CG."""
 
+ADJOINT_STUDIES = "why-adjoint-"
+"""In those whose names begin like this each solve for h goes on from the last h."""
+
 FIGURE_FORMATS = ("svg",)
 """What the repository keeps; `fedkin report` writes PNG and PDF too."""
 
@@ -93,7 +96,7 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
 def _page(
     reproduction: Reproduction, record: Record, table: pd.DataFrame, solver_table: pd.DataFrame
 ) -> str:
-    shares = comparison.weight_shares(record)
+    shares = comparison.weight_shares(record.runs)
     file = reproduction.directory / INVESTIGATION
     investigation = file.read_text(encoding="utf-8") if file.exists() else ""
     far = comparison.far_entries(table)
@@ -105,6 +108,7 @@ def _page(
         (1, comparison.bilevel_close_to_paper(table), "bilevel" in waiting),
         (1, comparison.fedavg_below_local(table), bool(waiting & {"fedavg", "local"})),
         (2, comparison.similar_nodes_have_the_weight(shares), "bilevel" in waiting),
+        *_with_last_adjoint(reproduction),
         (3, solvers.cg_is_faster(solver_table), of_solvers),
         (3, solvers.cg_is_faster(solver_table, ratio="common_ratio"), of_solvers),
     ]
@@ -151,6 +155,17 @@ def _page(
         figures=[name for name, _ in figures.plan(record)],
         has_investigation=bool(investigation),
     )
+
+
+def _with_last_adjoint(reproduction: Reproduction) -> list[tuple[int, comparison.Count, bool]]:
+    """Count the weights again for runs of the paper's solver that does not begin at zero."""
+    studies = [s for s in reproduction.studies if s.name.startswith(ADJOINT_STUDIES)]
+    shares = comparison.weight_shares(run for study in studies for run in study.runs)
+    if shares.empty:
+        return []
+    condition = f" where each solve for h goes on from the last h (`{ADJOINT_STUDIES}…`)"
+    count = comparison.similar_nodes_have_the_weight(shares, condition)
+    return [(2, count, any(study.missing for study in studies))]
 
 
 def _solver_pairings(reproduction: Reproduction) -> list[dict[str, Any]]:
