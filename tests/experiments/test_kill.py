@@ -16,13 +16,12 @@ from fedkin.experiments.config import load_study
 from fedkin.experiments.methods import MethodName
 from fedkin.experiments.store import RunDirectory
 
-KILLS_A_METHOD = int(os.environ.get("FEDKIN_KILLS", "1"))
-"""How often each method is killed; five take some minutes."""
+TIMES = int(os.environ.get("FEDKIN_KILLS", "1"))
+"""How often the study is done; each time it is killed once in each method's run."""
 
 STUDY = """
 dataset = "digits"
 setting = 2
-method = ["{method}"]
 model = "logistic"
 synchronizations = 240
 
@@ -47,20 +46,30 @@ def lines_of_log(directory):
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-@pytest.mark.parametrize("method", get_args(MethodName))
-def test_a_study_killed_at_random_moments_ends_with_the_same_bits(method, tmp_path):
-    study = tmp_path / "study.toml"
-    study.write_text(STUDY.format(method=method))
-    (run,) = load_study(study).runs()
-    run_cell(run, tmp_path / "whole")
-    steps = lines_of_log(RunDirectory(tmp_path / "whole", run))
-    generator = random.Random(method)
-    for number in range(KILLS_A_METHOD):
-        killed = tmp_path / f"killed-{number}"
-        directory = RunDirectory(killed / "runs", run)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Do the study without a disturbance; return its file, its runs and where they are."""
+    place = tmp_path_factory.mktemp("whole")
+    study = place / "study.toml"
+    study.write_text(STUDY)
+    runs = load_study(study).runs()
+    assert [run.method for run in runs] == list(get_args(MethodName))
+    for run in runs:
+        run_cell(run, place / "runs")
+    return study, runs, place / "runs"
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+def test_a_study_killed_at_random_moments_ends_with_the_same_bits(whole, number, tmp_path):
+    study, runs, expected = whole
+    generator = random.Random(number)
+    out, options = tmp_path / "killed", []
+    for run in runs:
+        directory = RunDirectory(out / "runs", run)
+        steps = lines_of_log(RunDirectory(expected, run))
         # Anywhere from before the first step to while the results are written.
         last_step = generator.randrange(steps + 1)
-        process = start(study, killed)
+        process = start(study, out, *options)
         while process.poll() is None and (
             not directory.path.exists() or lines_of_log(directory) < last_step
         ):
@@ -68,6 +77,11 @@ def test_a_study_killed_at_random_moments_ends_with_the_same_bits(method, tmp_pa
         time.sleep(generator.random() * 0.05)
         process.send_signal(signal.SIGKILL)
         status = process.wait()
-        assert status == -signal.SIGKILL or last_step == steps, f"ended before step {last_step}"
-        assert start(study, killed, "--resume").wait(timeout=300) == 0
-        assert files(killed / "runs", run) == files(tmp_path / "whole", run)
+        at_the_end = run is runs[-1] and last_step == steps
+        assert status == -signal.SIGKILL or at_the_end, (
+            f"{run.method} ended before step {last_step}"
+        )
+        options = ["--resume"]
+    assert start(study, out, *options).wait(timeout=300) == 0
+    for run in runs:
+        assert files(out / "runs", run) == files(expected, run)

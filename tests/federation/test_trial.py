@@ -96,22 +96,46 @@ def port(layout):
     return layout.read_running().ports[SUPERLINK]
 
 
-def attempt(layout, tmp_path, *, authority, key):
-    """Start a SuperNode that gives up at once; return what becomes of it."""
-    configuration = tmp_path / "node.toml"
+def start_stranger(layout, place, *, authority, key):
+    """Start a SuperNode that gives up at once."""
+    place.mkdir()
+    configuration = place / "node.toml"
     write_configuration(configuration, {"name": "stranger", "data": "digits"})
     node = Node(
         f"127.0.0.1:{port(layout)}", processes.free_ports(1)[0], configuration, authority, key
     )
-    return subprocess.run(
+    return subprocess.Popen(
         [*supernode_command(node), "--max-retries", "0"],
-        env=processes.quiet_environment() | {"FLWR_HOME": str(tmp_path)},
+        env=processes.quiet_environment() | {"FLWR_HOME": str(place)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
-        check=False,
     )
+
+
+@pytest.fixture(scope="module")
+def strangers(running, tmp_path_factory):
+    """Who may not come in, all at the same time: how each ended, and what it said."""
+    place = tmp_path_factory.mktemp("strangers")
+    certificates.make_node_key(place / "stranger.key")
+    certificates.make_authority(place / "other.pem", place / "other.key")
+    registered = running.node_key(running.read().node[0].name)
+    started = {
+        name: start_stranger(running, place / name, authority=authority, key=key)
+        for name, authority, key in (
+            ("unknown key", running.authority, place / "stranger.key"),
+            ("other authority", place / "other.pem", registered),
+            ("no TLS", None, None),
+        )
+    }
+    ended = {}
+    for name, process in started.items():
+        try:
+            told, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        ended[name] = (process.returncode, told)
+    return ended
 
 
 def online(layout):
@@ -127,22 +151,18 @@ def test_all_nodes_are_online(running):
     assert answer["superlink"]["state"] == "running"
 
 
-def test_a_node_with_an_unknown_key_is_refused(running, tmp_path):
-    certificates.make_node_key(tmp_path / "stranger.key")
-    before = online(running)
-    ended = attempt(running, tmp_path, authority=running.authority, key=tmp_path / "stranger.key")
-    assert ended.returncode != 0
-    assert "Failed to activate SuperNode" in ended.stdout
-    assert online(running) == before
+def test_a_node_with_an_unknown_key_is_refused(running, strangers):
+    status, told = strangers["unknown key"]
+    assert status != 0
+    assert "Failed to activate SuperNode" in told
+    assert online(running) == {node.name for node in running.read().node}
 
 
-def test_a_node_without_the_authority_cannot_connect(running, tmp_path):
+def test_a_node_without_the_authority_cannot_connect(strangers):
     """Its key is a registered one; but it trusts another authority, so it turns away."""
-    certificates.make_authority(tmp_path / "other.pem", tmp_path / "other.key")
-    key = running.node_key(running.read().node[0].name)
-    ended = attempt(running, tmp_path, authority=tmp_path / "other.pem", key=key)
-    assert ended.returncode != 0
-    assert "CERTIFICATE_VERIFY_FAILED" in ended.stdout
+    status, told = strangers["other authority"]
+    assert status != 0
+    assert "CERTIFICATE_VERIFY_FAILED" in told
 
 
 def test_a_client_without_the_authority_cannot_connect(running):
@@ -164,10 +184,10 @@ def test_plain_http_is_refused(running):
     connection.close()
 
 
-def test_a_node_without_tls_is_refused(running, tmp_path):
-    ended = attempt(running, tmp_path, authority=None, key=None)
-    assert ended.returncode != 0
-    assert "Failed to initialize the connection" in ended.stdout
+def test_a_node_without_tls_is_refused(strangers):
+    status, told = strangers["no TLS"]
+    assert status != 0
+    assert "Failed to initialize the connection" in told
 
 
 def test_grpc_without_tls_is_refused(running):
