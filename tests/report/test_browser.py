@@ -76,6 +76,15 @@ def test_figures_are_seen_at_every_width_and_nothing_sticks_out(browser, pages, 
             browser.screenshot(Path(directory) / f"{name}-{width}-{theme}.png")
 
 
+@pytest.mark.parametrize("width", [1000, 1030, 1060, 1100, 1600])
+def test_the_costs_are_seen_without_scrolling(browser, pages, width):
+    browser.open(pages["several"], width=width)
+    place = "document.querySelector('[aria-label=\"Costs of a run\"]')"
+    # As wide as it gets: hundreds of everything.
+    browser.run(f"{place}.querySelectorAll('td').forEach(cell => cell.textContent = '343.8')")
+    assert browser.run(f"{place}.scrollWidth - {place}.clientWidth") == 0
+
+
 def column(browser, number):
     return browser.run(
         f"[...document.querySelectorAll('#accuracy tbody tr')].map(r => r.cells[{number}].dataset.value)"
