@@ -64,11 +64,13 @@ bench: $(VENV)/.bench  ## the engine against a plain PyTorch loop
 	$(BIN)/fedkin bench
 
 # What is collected are the stores that are there when the studies have been run, so the shell looks for them, not make.
-COLLECT = found=; for study in $(STUDIES); do \
-	  if ls $(STORES)/$$study/runs/*/finished.json >/dev/null 2>&1; then found="$$found --add $(STORES)/$$study"; fi; \
+COLLECT = set --; for study in $(STUDIES); do \
+	  if ls $(STORES)/$$study/runs/*/finished.json >/dev/null 2>&1; then set -- "$$@" --add $(STORES)/$$study; fi; \
 	done; \
-	$(BIN)/fedkin compare results $$found $${found:+$(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS)}
+	[ $$\# -gt 0 ] || echo "no finished runs of these studies in $(STORES): only what results/ has is compared" >&2; \
+	$(BIN)/fedkin compare results "$$@" $${1:+$(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS)}
 
+# $(MAKE) must not stand in this recipe: make would then carry it out under --dry-run too.
 # A study that fails in part, or whose data are not there, does not keep the others from being run.
 reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where they stopped, make results/
 	@failed=; for study in $(STUDIES); do \
@@ -76,8 +78,9 @@ reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where the
 	  $(BIN)/fedkin run results/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume $(if $(GO_ON),--collected results) \
 	    || { [ $$? -eq 130 ] && exit 130; failed="$$failed $$study"; }; \
 	done; \
-	{ $(COLLECT); } && \
-	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; exit 2; fi
+	{ $(COLLECT); } || compared=no; \
+	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; fi; \
+	[ -z "$$failed$$compared" ] || exit 2
 
 compare: $(VENV)/.base  ## make results/ anew from the stores that are there, and from what was collected before
 	@$(COLLECT)

@@ -128,14 +128,12 @@ def strangers(running, tmp_path_factory):
             ("no TLS", None, None),
         )
     }
-    ended = {}
-    for name, process in started.items():
-        try:
-            told, _ = process.communicate(timeout=60)
-        finally:
+    try:
+        told = {name: process.communicate(timeout=60)[0] for name, process in started.items()}
+    finally:
+        for process in started.values():
             process.kill()
-        ended[name] = (process.returncode, told)
-    return ended
+    return {name: (process.returncode, told[name]) for name, process in started.items()}
 
 
 def online(layout):

@@ -16,7 +16,7 @@ SOLVER_STUDIES = "solvers-"
 """Studies whose names begin like this are the second table's half with damped CG."""
 
 EVIDENCE_STUDIES = "why-"
-"""Studies whose names begin like this are what an investigation rests on; they are in no table."""
+"""Studies whose names begin like this are what an investigation rests on; they are in neither table."""
 
 DATA_SETS = ("fashion-mnist", "mnist", "cifar10-jpeg", "tiny-imagenet32")
 """The order of studies; others follow."""
@@ -27,7 +27,7 @@ class StudyState:
     """A study: what there is of it, and what is still to come."""
 
     name: str
-    study: StudyConfig
+    config: StudyConfig
     """What it consists of."""
     runs: list[Run]
     missing: list[Missing]
@@ -81,7 +81,7 @@ class Reproduction:
     @property
     def table_record(self) -> Record:
         """The studies of the paper's table as one."""
-        studies = [s for s in self._compared if not s.name.startswith(SOLVER_STUDIES)]
+        studies = [s for s in self.compared if not s.name.startswith(SOLVER_STUDIES)]
         runs = [run for study in studies for run in study.runs]
         missing = [each for study in studies for each in study.missing]
         return Record(self.directory, "study", runs, missing)
@@ -89,20 +89,21 @@ class Reproduction:
     @property
     def solver_runs(self) -> list[Run]:
         """The runs of Bi-level with either solver."""
-        return [run for study in self._compared for run in study.runs if run.method == "bilevel"]
+        return [run for study in self.compared for run in study.runs if run.method == "bilevel"]
 
-    def runs_of(self, prefix: str) -> list[Run]:
-        """Return the runs of all studies whose names begin like this."""
-        return [run for s in self.studies if s.name.startswith(prefix) for run in s.runs]
+    def studies_of(self, prefix: str) -> list[StudyState]:
+        """Return the studies whose names begin like this."""
+        return [study for study in self.studies if study.name.startswith(prefix)]
 
     @property
     def missing_solver_runs(self) -> list[Missing]:
         """The runs of Bi-level that the second table waits for."""
-        missing = [each for study in self._compared for each in study.missing]
+        missing = [each for study in self.compared for each in study.missing]
         return [each for each in missing if each.method == "bilevel"]
 
     @property
-    def _compared(self) -> list[StudyState]:
+    def compared(self) -> list[StudyState]:
+        """The studies of the two tables."""
         return [study for study in self.studies if not study.name.startswith(EVIDENCE_STUDIES)]
 
 
@@ -126,7 +127,7 @@ def read_reproduction(directory: Path) -> Reproduction:
             states.append(StudyState(file.stem, study, [], planned, []))
     reproduction = Reproduction(directory, states)
     _refuse_variants(directory, reproduction.table_record.runs)
-    solver_studies = [s for s in states if s.name.startswith(SOLVER_STUDIES)]
+    solver_studies = reproduction.studies_of(SOLVER_STUDIES)
     _refuse_variants(directory, [run for study in solver_studies for run in study.runs])
     if not reproduction.table_record.runs:
         raise InputError(

@@ -33,6 +33,9 @@ MAIN_CELLS = tuple(
 )
 """The 16 cells that the counts are about."""
 
+WEIGHT_CELLS = tuple(cell for cell in MAIN_CELLS if cell.setting != "1")
+"""The cells in which the similar nodes have to get the weight."""
+
 
 def pooled_deviation(deviation: float, seeds: int, paper: float) -> float:
     r"""Combine our standard deviation of a run with the paper's, by their degrees of freedom.
@@ -184,9 +187,8 @@ def similar_nodes_have_the_weight(shares: pd.DataFrame, condition: str = "") -> 
         mean = sum(ends) / len(ends)
         return mean >= ENOUGH_WEIGHT, f"{mean:.1%}"
 
-    cells = [cell for cell in MAIN_CELLS if cell.setting != "1"]
     claim = f"the similar nodes end with at least {ENOUGH_WEIGHT:.0%} of the weight{condition}"
-    return count_cells(claim, len(cells), cells, judge)
+    return count_cells(claim, len(WEIGHT_CELLS), WEIGHT_CELLS, judge)
 
 
 def weight_shares(runs: Iterable[Run]) -> pd.DataFrame:

@@ -8,7 +8,6 @@ RESULTS/figures/…             the figures of `fedkin report`, of all studies t
 RESULTS/INVESTIGATION.md      written by hand; only read here
 """
 
-import itertools
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,27 +19,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedkin.experiments.checkpoint import write_atomically
 from fedkin.experiments.config import StudyConfig
-from fedkin.report import comparison, figures, solvers, tables
-from fedkin.report.collected import (
-    EVIDENCE_STUDIES,
-    SOLVER_STUDIES,
-    Reproduction,
-    StudyState,
-    read_reproduction,
-)
+from fedkin.report import comparison, evidence, figures, solvers, tables
+from fedkin.report.collected import Reproduction, StudyState, read_reproduction
 from fedkin.report.reading import Cell, Missing, Record, Run
 from fedkin.report.style import method_title
 
 README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
-
-FIRST_SOLVER_STUDIES = "why-first-solvers-"
-"""Evidence studies whose names begin like this are a former second table's half with damped CG."""
-
-EVEN_SOLVER_STUDIES = "why-even-solvers-"
-"""Those whose names begin like this have the paper's solver with the choices of damped CG."""
-
-ADJOINT_STUDIES = "why-adjoint-"
-"""In those whose names begin like this each solve for h goes on from the last h."""
 
 FIGURE_FORMATS = ("svg",)
 """What the repository keeps; `fedkin report` writes PNG and PDF too."""
@@ -52,13 +36,11 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "η": ("outer_learning_rate",),
     "damping": ("damping",),
     "CG iterations": ("solver_iterations",),
+    "h goes on": ("warm_start_adjoint",),
     "λ, Ditto": ("proximal", "ditto"),
     "λ, pFedMe": ("proximal", "pfedme"),
 }
 """Parameters as the paper writes them: their names, and a method where they are that method's own."""
-
-WEIGHT_COLUMNS = tuple(itertools.product(("2", "3", "4"), ("minority", "majority")))
-"""The settings and targets in which the similar nodes have to get the weight."""
 
 
 def build(directory: Path) -> list[Path]:
@@ -108,10 +90,12 @@ def _page(
         (1, comparison.bilevel_close_to_paper(table), "bilevel" in waiting),
         (1, comparison.fedavg_below_local(table), bool(waiting & {"fedavg", "local"})),
         (2, comparison.similar_nodes_have_the_weight(shares), "bilevel" in waiting),
-        *_with_last_adjoint(reproduction),
         (3, solvers.cg_is_faster(solver_table), of_solvers),
-        (3, solvers.cg_is_faster(solver_table, ratio="common_ratio"), of_solvers),
     ]
+    added = [("3a", solvers.cg_is_faster(solver_table, ratio="common_ratio"), of_solvers)]
+    weights = evidence.weights_with_last_adjoint(reproduction)
+    if weights is not None:
+        added.insert(0, ("2a", *weights))
     environment = Environment(
         loader=PackageLoader("fedkin.report"),
         undefined=StrictUndefined,
@@ -132,6 +116,7 @@ def _page(
     }
     return environment.get_template("results.md").render(
         counts=counts,
+        added=added,
         table_is_partial=bool(record.missing),
         studies=reproduction.studies,
         typical_hours=np.nansum([study.typical_hours for study in reproduction.studies]),
@@ -145,9 +130,9 @@ def _page(
         compared=int(table.paper.notna().sum()),
         shares=_share_rows(shares),
         solver_table=solvers.to_markdown(solver_table) if len(solver_table) else "",
-        solver_pairings=_solver_pairings(reproduction),
-        weight_columns=WEIGHT_COLUMNS,
-        other_shares=_other_shares(reproduction.studies),
+        solver_pairings=evidence.solver_pairings(reproduction),
+        weight_columns=dict.fromkeys((c.setting, c.target) for c in comparison.WEIGHT_CELLS),
+        other_shares=evidence.end_shares(reproduction),
         choices=[row for study in reproduction.studies for row in _choices(study)],
         parameter_names=list(PARAMETERS),
         parameters=_parameters(reproduction.studies),
@@ -155,54 +140,6 @@ def _page(
         figures=[name for name, _ in figures.plan(record)],
         has_investigation=bool(investigation),
     )
-
-
-def _with_last_adjoint(reproduction: Reproduction) -> list[tuple[int, comparison.Count, bool]]:
-    """Count the weights again for runs of the paper's solver that does not begin at zero."""
-    studies = [s for s in reproduction.studies if s.name.startswith(ADJOINT_STUDIES)]
-    shares = comparison.weight_shares(run for study in studies for run in study.runs)
-    if shares.empty:
-        return []
-    condition = f" where each solve for h goes on from the last h (`{ADJOINT_STUDIES}…`)"
-    count = comparison.similar_nodes_have_the_weight(shares, condition)
-    return [(2, count, any(study.missing for study in studies))]
-
-
-def _solver_pairings(reproduction: Reproduction) -> list[dict[str, Any]]:
-    """Set the solvers side by side with other choices: the table's, a former one's, and equal ones."""
-    papers = [r for r in reproduction.solver_runs if solvers.solver_of(r) == solvers.PAPERS]
-    ours, first, even = map(
-        reproduction.runs_of, (SOLVER_STUDIES, FIRST_SOLVER_STUDIES, EVEN_SOLVER_STUDIES)
-    )
-    rows = []
-    for what, papers_name, papers_runs, ours_name, ours_runs in (
-        ("the table above", "as in the paper's table", papers, SOLVER_STUDIES, ours),
-        (
-            "a former table; what CG's choices lacked was added with this outcome in view",
-            *("as in the paper's table", papers),
-            *(FIRST_SOLVER_STUDIES, first),
-        ),
-        (
-            "Local-SVRG has the same choices as CG, and as many",
-            *(f"`{EVEN_SOLVER_STUDIES}…`", even),
-            *(SOLVER_STUDIES, ours),
-        ),
-    ):
-        table = solvers.compare_solvers([*papers_runs, *ours_runs]).round(9)
-        if len(table):
-            ratios = ("synchronizations_ratio", "common_ratio")
-            met = [len(solvers.cg_is_faster(table, ratio=ratio).shown) for ratio in ratios]
-            rows.append(
-                {
-                    "what": what,
-                    "papers": papers_name,
-                    "ours": f"`{ours_name}…`",
-                    "cells": len(table),
-                    "accuracy": table.difference,
-                    "marks": [(table[ratio], n) for ratio, n in zip(ratios, met, strict=True)],
-                }
-            )
-    return rows
 
 
 def _extremes(values: pd.Series, *, sign: bool = False) -> str:
@@ -257,26 +194,6 @@ def _share_rows(shares: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _other_shares(studies: list[StudyState]) -> list[tuple[StudyState, list[float | None]]]:
-    """Return what the similar nodes end with outside the table: with CG, and in the evidence.
-
-    A value is the mean over seeds, in the order of `WEIGHT_COLUMNS`; None where there is no such run.
-    """
-    rows = []
-    for study in studies:
-        if not study.name.startswith((SOLVER_STUDIES, EVIDENCE_STUDIES)):
-            continue
-        ends: dict[tuple[str, str], list[float]] = {}
-        for run in study.runs:
-            if run.method == "bilevel":
-                share = run.outcome["last_similar_weight"]
-                ends.setdefault((run.cell.setting, run.cell.target), []).append(share)
-        if any(column in ends for column in WEIGHT_COLUMNS):
-            means = [float(np.mean(ends[c])) if c in ends else None for c in WEIGHT_COLUMNS]
-            rows.append((study, means))
-    return rows
-
-
 def _missing_words(studies: list[StudyState]) -> list[str]:
     """Say what is missing, a line a study and method."""
     lines = []
@@ -304,20 +221,20 @@ def _choices(state: StudyState) -> list[tuple[str, str, str, int, str]]:
     """Return what a study's parameters were chosen from: a row a method that was tuned."""
     symbols = {name: symbol for symbol, (name, *_) in PARAMETERS.items()} | {"proximal": "λ"}
     rows = []
-    for method, lists in state.study.tune.items():
+    for method, lists in state.config.tune.items():
         words = "; ".join(
             f"{symbols.get(name, name)}: {', '.join(map(str, values))}"
             for name, values in lists.items()
         )
         combinations = math.prod(map(len, lists.values()))
-        rows.append((state.name, method, words, combinations, _trial_length(state.study)))
+        rows.append((state.name, method, words, combinations, _trial_length(state.config)))
     return rows
 
 
 def _trial_length(study: StudyConfig) -> str:
     if study.tune_synchronizations is not None:
         return f"{study.tune_synchronizations} synchronizations"
-    return f"{study.tune_steps} outer iterations"
+    return f"{study.tune_steps} steps"
 
 
 def _parameters(studies: list[StudyState]) -> list[tuple[str, str, list[str]]]:
@@ -335,4 +252,5 @@ def _values(runs: list[Run], name: str, method: str | None = None) -> str:
     """Write the values of a parameter, several where methods differ."""
     settings = [run.config["settings"] for run in runs if method in (None, run.method)]
     found = {each[name] for each in settings if each.get(name) is not None}
-    return ", ".join(f"{value:g}" for value in sorted(found)) or "–"
+    words = ["yes" if value is True else f"{value:g}" for value in sorted(found)]
+    return ", ".join(words) or "–"
