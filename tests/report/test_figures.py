@@ -86,6 +86,15 @@ def test_runs_evaluated_at_different_places_are_put_together():
     np.testing.assert_allclose(curve.band.high, [5, 10, 15, 15])
 
 
+def test_the_interval_of_an_accuracy_stays_where_accuracies_are():
+    far_apart = [pd.DataFrame({"points": [0.0], "x": [each]}) for each in (0.0, 0.5, 1.0)]
+    for score, ends in (("test_accuracy", (0.0, 1.0)), ("validation_loss", (-0.742, 1.742))):
+        tables = [table.rename(columns={"x": score}) for table in far_apart]
+        band = curves.over_seeds(tables, "points", score).band
+        # Student's interval of three seeds by hand: 0.5 ± 4.303 × 0.5 / √3.
+        np.testing.assert_allclose([band.low[0], band.high[0]], ends, atol=1e-3)
+
+
 def test_weights_are_drawn_for_each_node_in_the_colour_of_its_group(path, drawn):
     tables = histories(path, "bilevel")
     axes = drawn["weights-iterations"].axes[0]

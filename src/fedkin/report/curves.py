@@ -1,7 +1,7 @@
 """What figures show: curves, levels and weights, put together over seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -91,6 +91,21 @@ def interval(values: np.ndarray) -> Band:
     return Band(mean, mean - half, mean + half, seeds)
 
 
+def score_interval(values: np.ndarray, score: str) -> Band:
+    """Return mean and interval of a score; that of an accuracy ends at 0 and 1, where accuracies do.
+
+    With few seeds Student's interval would go beyond.
+
+    Args:
+        values: One row a seed.
+        score: The name of the score, as in the history.
+    """
+    band = interval(values)
+    if band.low is None or band.high is None or not score.endswith("accuracy"):
+        return band
+    return replace(band, low=np.maximum(band.low, 0.0), high=np.minimum(band.high, 1.0))
+
+
 def interval_words(*seeds: int) -> str:
     """Say what `interval` is for so many seeds, or for several numbers of them."""
     if len(set(seeds)) > 1:
@@ -136,7 +151,7 @@ def over_seeds(histories: Sequence[pd.DataFrame], x: str, y: str) -> Curve:
         np.interp(places, history[x].to_numpy(float), history[y].to_numpy(float))
         for history in histories
     ]
-    return Curve(places, interval(np.stack(values)))
+    return Curve(places, score_interval(np.stack(values), y))
 
 
 def score_curves(record: Record, cell: Cell, x: str) -> dict[str, Curve]:
@@ -155,7 +170,7 @@ def score_curves(record: Record, cell: Cell, x: str) -> dict[str, Curve]:
         silent = max(history.synchronizations.max() for history in histories) == 0
         if silent and compared:
             final = np.array([float(history[y].iloc[-1]) for history in histories])
-            curves[label] = Curve(np.empty(0), interval(final), level=True)
+            curves[label] = Curve(np.empty(0), score_interval(final, y), level=True)
         else:
             curves[label] = over_seeds(histories, x, y)
     return curves

@@ -156,8 +156,11 @@ def _brings_chart(record: Record, label: str) -> Markup | None:
             (
                 name,
                 record.look(name),
-                curves.interval(
-                    np.array([run.outcome["test_accuracy"] for run in record.of(cell, name)], float)
+                curves.score_interval(
+                    np.array(
+                        [run.outcome["test_accuracy"] for run in record.of(cell, name)], float
+                    ),
+                    "test_accuracy",
                 ),
             )
             for name in record.labels
