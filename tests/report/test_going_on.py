@@ -260,4 +260,4 @@ def test_make_reproduce_goes_on_past_a_study_that_fails_and_collects_the_others(
     assert "error: not all runs are finished of: absent; run it again" in told.stdout
     (row,) = read_rows(results)
     assert (row["method"], row["seed"]) == ("local", 0)
-    assert "absent: all 1 runs" in (results / "README.md").read_text(encoding="utf-8")
+    assert "absent: none of 1 is there" in (results / "README.md").read_text(encoding="utf-8")

@@ -361,7 +361,7 @@ def test_a_partial_study_says_what_is_missing(tmp_path):
     page = reproduction.texts(read_reproduction(results))["README.md"]
     assert "| 17 | 20 |" in page
     assert "- mnist, Local-train: 2 runs (seeds 0, 1 of 2 minority)" in page
-    assert "- solvers-mnist: all 4 runs" in page
+    assert "- solvers-mnist: none of 4 is there" in page
     assert "No cell has runs of both solvers yet." in page
 
 

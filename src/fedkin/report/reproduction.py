@@ -199,7 +199,7 @@ def _missing_words(studies: list[StudyState]) -> list[str]:
     lines = []
     for study in studies:
         if study.missing and not study.runs:
-            lines.append(f"{study.name}: all {study.planned} runs")
+            lines.append(f"{study.name}: none of {study.planned} is there")
             continue
         by_method: dict[str, list[Missing]] = {}
         for each in study.missing:
