@@ -73,7 +73,7 @@ COLLECT = set --; for study in $(STUDIES); do \
 # $(MAKE) must not stand in this recipe: make would then carry it out under --dry-run too.
 # A study that fails in part, or whose data are not there, does not keep the others from being run.
 reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where they stopped, make results/
-	@failed=; for study in $(STUDIES); do \
+	@failed=; compared=; for study in $(STUDIES); do \
 	  echo "== $$study"; \
 	  $(BIN)/fedkin run results/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume $(if $(GO_ON),--collected results) \
 	    || { [ $$? -eq 130 ] && exit 130; failed="$$failed $$study"; }; \

@@ -79,11 +79,15 @@ class Reproduction:
     studies: list[StudyState]
 
     @property
+    def table_studies(self) -> list[StudyState]:
+        """The studies of the paper's table."""
+        return [s for s in self.compared if not s.name.startswith(SOLVER_STUDIES)]
+
+    @property
     def table_record(self) -> Record:
         """The studies of the paper's table as one."""
-        studies = [s for s in self.compared if not s.name.startswith(SOLVER_STUDIES)]
-        runs = [run for study in studies for run in study.runs]
-        missing = [each for study in studies for each in study.missing]
+        runs = [run for study in self.table_studies for run in study.runs]
+        missing = [each for study in self.table_studies for each in study.missing]
         return Record(self.directory, "study", runs, missing)
 
     @property

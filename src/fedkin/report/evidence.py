@@ -48,30 +48,42 @@ class Pairing(NamedTuple):
 
 def solver_pairings(reproduction: Reproduction) -> list[Pairing]:
     """Compare the solvers as in the second table, and in whatever other ways there are runs for."""
-    table = [s for s in reproduction.compared if not s.name.startswith(SOLVER_STUDIES)]
+    table = reproduction.table_studies
     ours = reproduction.studies_of(SOLVER_STUDIES)
     first = reproduction.studies_of(FIRST_SOLVER_STUDIES)
     even = reproduction.studies_of(EVEN_SOLVER_STUDIES)
     unseen = reproduction.studies_of(UNSEEN_STUDIES)
-    seeds = sorted({run.seed for run in _runs(unseen)})
+    seeds = sorted({each.seed for study in unseen for each in [*study.runs, *study.missing]})
     as_in_table, as_in_solvers = "as in the paper's table", f"`{SOLVER_STUDIES}…`"
     found = [
-        _pair("the table above", as_in_table, table, as_in_solvers, ours),
         _pair(
-            "a former table: fewer choices for CG, widened with its outcome in view",
-            *(as_in_table, table),
-            *(f"`{FIRST_SOLVER_STUDIES}…`", first),
+            "the table above",
+            papers=as_in_table,
+            papers_studies=table,
+            ours=as_in_solvers,
+            our_studies=ours,
         ),
         _pair(
-            f"seeds {' and '.join(map(str, seeds))} alone, which were run after that",
-            *(as_in_table, [*table, *unseen]),
-            *(as_in_solvers, ours),
+            "a former table: fewer choices for CG, widened with its outcome in view",
+            papers=as_in_table,
+            papers_studies=table,
+            ours=f"`{FIRST_SOLVER_STUDIES}…`",
+            our_studies=first,
+        ),
+        _pair(
+            f"seeds {' and '.join(map(str, seeds))} alone, which had no part in that",
+            papers=f"{as_in_table}, `{UNSEEN_STUDIES}…`",
+            papers_studies=[*table, *unseen],
+            ours=as_in_solvers,
+            our_studies=ours,
             seeds=seeds,
         ),
         _pair(
             "Local-SVRG chooses from as many: the same τ and η, and γ_h in place of CG's iterations",
-            *(f"`{EVEN_SOLVER_STUDIES}…`", even),
-            *(as_in_solvers, ours),
+            papers=f"`{EVEN_SOLVER_STUDIES}…`",
+            papers_studies=even,
+            ours=as_in_solvers,
+            our_studies=ours,
         ),
     ]
     return [pairing for pairing in found if len(pairing.table)]
@@ -79,11 +91,11 @@ def solver_pairings(reproduction: Reproduction) -> list[Pairing]:
 
 def _pair(
     what: str,
+    *,
     papers: str,
     papers_studies: list[StudyState],
     ours: str,
     our_studies: list[StudyState],
-    *,
     seeds: list[int] | None = None,
 ) -> Pairing:
     """Compare the runs of some studies; of certain seeds only, if there is a list of them."""
@@ -92,7 +104,7 @@ def _pair(
     partial = any(
         each.method == "bilevel"
         and each.cell in solvers.CELLS
-        and (not seeds or each.seed in seeds)
+        and (seeds is None or each.seed in seeds)
         for study in studies
         for each in study.missing
     )
@@ -114,7 +126,10 @@ def weights_with_last_adjoint(reproduction: Reproduction) -> tuple[Count, bool] 
     shares = comparison.weight_shares(_runs(studies))
     if shares.empty:
         return None
-    condition = f" where each solve for h goes on from the last h (`{ADJOINT_STUDIES}…`)"
+    seeds = ", ".join(str(seed) for seed in sorted(set(shares.seed)))
+    condition = (
+        f" where each solve for h goes on from the last h (`{ADJOINT_STUDIES}…`, seeds {seeds})"
+    )
     count = comparison.similar_nodes_have_the_weight(shares, condition)
     return count, any(study.missing for study in studies)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedkin.errors import InputError
 from fedkin.report.comparison import Count, count_cells
 from fedkin.report.condensed import REACHED
 from fedkin.report.reading import Cell, Run
@@ -51,7 +52,12 @@ def compare_solvers(runs: Iterable[Run]) -> pd.DataFrame:
     found: dict[tuple[Cell, str], dict[int, Run]] = {}
     for run in runs:
         if run.method == "bilevel":
-            found.setdefault((run.cell, solver_of(run)), {})[run.seed] = run
+            of_solver = found.setdefault((run.cell, solver_of(run)), {})
+            if of_solver.setdefault(run.seed, run) is not run:
+                raise InputError(
+                    f"two runs of Bi-level have the same solver and seed {run.seed} on {run.cell.title}: "
+                    "solvers are compared by one of each"
+                )
     rows = []
     for cell in dict.fromkeys(cell for cell, _ in found):
         papers, ours = found.get((cell, PAPERS), {}), found.get((cell, OURS), {})
