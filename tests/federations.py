@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.algorithms.centre import Centre
 from fedkin.data.batches import NodeData
+from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Model
 from fedkin.models.objective import Objective
@@ -15,7 +15,7 @@ from fedkin.models.objective import Objective
 class Problem(NamedTuple):
     objective: Objective
     federation: SimulatedFederation
-    centre: Centre
+    center: Center
     nodes: list
     validation: tuple
 
@@ -29,7 +29,7 @@ def problem(
     return Problem(
         objective,
         SimulatedFederation(objective, prepared, batch_size=batch_size, seed=seed),
-        Centre(objective, *own, batch_size=batch_size, seed=seed),
+        Center(objective, *own, batch_size=batch_size, seed=seed),
         prepared,
         own,
     )

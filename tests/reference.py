@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def reference_cnn(model, params, images, moments=None):
-    """The same network from XLA's convolutions and the textbook's batch normalisation."""
+    """The same network from XLA's convolutions and the textbook's batch normalization."""
     activations = images.astype(jnp.float32) / 255
     layers = zip(
         params[:2], model.kernels, (model.image_shape[2], model.image_shape[2]), strict=True

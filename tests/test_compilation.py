@@ -15,9 +15,9 @@ import pytest
 from federations import classification_nodes, problem
 from fedkin import compilation
 from fedkin.compilation import keep_compiled_code
+from fedkin.methods.local_svrg import node as svrg
 from fedkin.models.base import WrappedModel
 from fedkin.models.linear import Logistic
-from fedkin.nodes import svrg
 
 
 @dataclass(frozen=True)

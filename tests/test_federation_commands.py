@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
-from fedkin import cli
-from fedkin.federation.flower import certificates, processes
-from fedkin.federation.flower import trial as trial_module
-from fedkin.federation.flower.layout import SUPERLINK, Layout, Running
-from fedkin.federation.flower.node_settings import node_settings
-from fedkin.jobs.loading import load_job
+from fedkin.cli import app as cli
+from fedkin.flower import certificates, processes
+from fedkin.flower import trial as trial_module
+from fedkin.flower.jobs.loading import load_job
+from fedkin.flower.layout import SUPERLINK, Layout, Running
+from fedkin.flower.node_settings import node_settings
 
 
 class Answer:
@@ -108,7 +108,7 @@ def test_rows_held_out_of_a_node_are_nowhere_else(fedkin, tables, tmp_path):
     options = ["--target-node", "a", "--validation-fraction", 0.25, "--test-fraction", 0.25]
     assert fedkin("init", "f", *tables, *options).status == 0
     federation = Layout(tmp_path / "f").read()
-    held = tmp_path / "f" / "centre"
+    held = tmp_path / "f" / "center"
     parts = [pd.read_csv(held / "validation.csv"), pd.read_csv(held / "test.csv")]
     own = next(node for node in federation.node if node.name == "a")
     parts.append(pd.read_csv(tmp_path / "f" / own.data))
@@ -120,9 +120,9 @@ def test_rows_held_out_of_a_node_are_nowhere_else(fedkin, tables, tmp_path):
     assert other.data == str(tmp_path / "b.csv")
 
 
-def test_the_centres_own_table_stays_where_it_is(fedkin, tables, tmp_path):
+def test_the_centers_own_table_stays_where_it_is(fedkin, tables, tmp_path):
     assert fedkin("init", "f", *tables, "--validation", "own.csv").status == 0
-    assert Layout(tmp_path / "f").read().centre == {"validation": str(tmp_path / "own.csv")}
+    assert Layout(tmp_path / "f").read().center == {"validation": str(tmp_path / "own.csv")}
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_results_of_tables_are_not_written_over(fedkin, tables, tmp_path, monkey
     assert fedkin("init", "f", *tables, "--validation", "own.csv").status == 0
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "weights.json").write_text("{}")
-    monkeypatch.setattr("fedkin.commands.federation_run.check_ready", lambda *_: None)
+    monkeypatch.setattr("fedkin.cli.federation_run.check_ready", lambda *_: None)
     Layout(tmp_path / "f").write_running(Running(ports={SUPERLINK: 1}))
     answer = fedkin("run", "f", "--out", "r")
     refused(answer, "is not empty", "another --out")
@@ -324,7 +324,7 @@ def test_tables_learn_by_one_method(fedkin, tables):
     refused(fedkin("run", "f", "--out", "r", "--model", "cnn"), "model")
 
 
-def test_a_job_names_the_centres_tables_from_its_own_file(fedkin, tmp_path):
+def test_a_job_names_the_centers_tables_from_its_own_file(fedkin, tmp_path):
     """On a server whose nodes are elsewhere, the study says everything."""
     assert fedkin("init", "link", "--nodes", 0).status == 0
     (tmp_path / "studies").mkdir()
@@ -352,7 +352,7 @@ def become(monkeypatch):
         became.append((command, variables))
         raise SystemExit(0)
 
-    monkeypatch.setattr("fedkin.commands.federation_machines.become", note)
+    monkeypatch.setattr("fedkin.cli.federation_machines.become", note)
     return became
 
 
@@ -480,7 +480,7 @@ def test_an_expired_certificate_is_refused_and_an_old_one_is_warned_of(
         def now(cls, zone=None):
             return super().now(zone) + datetime.timedelta(days=21)
 
-    monkeypatch.setattr("fedkin.commands.federation_machines.datetime.datetime", Later)
+    monkeypatch.setattr("fedkin.cli.federation_machines.datetime.datetime", Later)
     refused(fedkin("superlink", "trial", "--port", port), "has expired", "renew")
 
 

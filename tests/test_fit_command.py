@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedkin import cli
-from fedkin.commands import result_directory
+from fedkin.cli import app as cli
+from fedkin.cli import result_directory
 from fedkin.errors import InputError
 
 
@@ -50,7 +50,7 @@ def made_table(rows, seed, direction=(1.0, 0.0)) -> pd.DataFrame:
 
 @pytest.fixture
 def tables(tmp_path):
-    """Two nodes like the centre, two whose outcome goes the other way."""
+    """Two nodes like the center, two whose outcome goes the other way."""
     for seed, (name, direction) in enumerate(
         {"near1": (1, 0), "near2": (1, 0), "far1": (-1, 1), "far2": (-1, 1)}.items()
     ):
@@ -62,11 +62,11 @@ def tables(tmp_path):
 
 
 NODES = [f"--node={name}.csv" for name in ("near1", "near2", "far1", "far2")]
-CENTRE = ["--validation=own.csv", "--label=outcome"]
+CENTER = ["--validation=own.csv", "--label=outcome"]
 
 
-def test_fit_finds_the_nodes_like_the_centre_and_predict_uses_the_model(fedkin, tables):
-    fitted = fedkin("fit", *NODES, *CENTRE, "--test=test.csv", "--cap=0.5", "--out=r", "--json")
+def test_fit_finds_the_nodes_like_the_center_and_predict_uses_the_model(fedkin, tables):
+    fitted = fedkin("fit", *NODES, *CENTER, "--test=test.csv", "--cap=0.5", "--out=r", "--json")
     assert fitted.status == 0, fitted.err
     answer = json.loads(fitted.out)
     weights = answer["weights"]
@@ -148,7 +148,7 @@ def test_rows_whose_label_is_a_missing_code_are_left_out_and_told(fedkin, tmp_pa
     for name, last in (("a", -9), ("b", 1), ("own", 0)):
         (tmp_path / f"{name}.csv").write_text(f"x,outcome\n1,0\n2,1\n3,0\n4,1\n5,{last}\n")
     options = ["--missing=outcome=-9", "--method=local", "--out=r", "--json"]
-    answer = fedkin("fit", *NEIGHBOURS, *CENTRE, *options)
+    answer = fedkin("fit", *NEIGHBORS, *CENTER, *options)
     assert answer.status == 0, answer.err
     assert "node 'a': 1 of 5 rows have no 'outcome' and are left out" in answer.err
     assert json.loads(answer.out)["rows"] == {"a": 4, "b": 5}
@@ -175,7 +175,7 @@ def test_regression_is_scored_in_the_label_s_own_unit(fedkin, tmp_path):
 
 def test_the_same_seed_gives_the_same_result(fedkin, tables):
     for out in ("one", "two"):
-        assert fedkin("fit", *NODES[:3], *CENTRE, f"--out={out}", "--seed=3").status == 0
+        assert fedkin("fit", *NODES[:3], *CENTER, f"--out={out}", "--seed=3").status == 0
     # The model's file, the history and the report also hold times.
     timed = {result_directory.HISTORY, result_directory.MODEL, result_directory.REPORT}
     for name in result_directory.FILES - timed:
@@ -185,7 +185,7 @@ def test_the_same_seed_gives_the_same_result(fedkin, tables):
 
 
 def test_earlier_results_are_replaced_only_when_asked(fedkin, tables):
-    quick = [*NODES, *CENTRE, "--method=local"]
+    quick = [*NODES, *CENTER, "--method=local"]
     assert fedkin("fit", *quick, "--out=r").status == 0
     refused = fedkin("fit", *quick, "--out=r")
     assert refused.status == 2
@@ -235,46 +235,46 @@ def test_heart_disease_from_the_readme_s_command_line(fedkin):
 
 
 SMALL = "x,sex,outcome\n1,f,no\n2,m,yes\n3,f,no\n4,m,yes\n"
-NEIGHBOURS = ["--node=a.csv", "--node=b.csv"]
+NEIGHBORS = ["--node=a.csv", "--node=b.csv"]
 MISTAKES = {
-    "missing file": ([*NEIGHBOURS, "--node=c.csv", *CENTRE], "node 'c': there is no file c.csv"),
-    "empty file": ([*NEIGHBOURS, "--node=empty.csv", *CENTRE], "empty.csv is empty"),
-    "no rows": ([*NEIGHBOURS, "--node=norows.csv", *CENTRE], "no rows"),
-    "corrupt parquet": ([*NEIGHBOURS, "--node=bad.parquet", *CENTRE], "damaged"),
-    "wrong label": ([*NEIGHBOURS, "--validation=own.csv", "--label=outcom"], "'outcome'?"),
-    "missing column": ([*NEIGHBOURS, "--node=nosex.csv", *CENTRE], "missing on node 'nosex'"),
-    "text for numbers": ([*NEIGHBOURS, "--node=text.csv", *CENTRE], "text on node 'text'"),
-    "unknown label": ([*NEIGHBOURS, "--node=typo.csv", *CENTRE], "'yess' is on node 'typo'"),
+    "missing file": ([*NEIGHBORS, "--node=c.csv", *CENTER], "node 'c': there is no file c.csv"),
+    "empty file": ([*NEIGHBORS, "--node=empty.csv", *CENTER], "empty.csv is empty"),
+    "no rows": ([*NEIGHBORS, "--node=norows.csv", *CENTER], "no rows"),
+    "corrupt parquet": ([*NEIGHBORS, "--node=bad.parquet", *CENTER], "damaged"),
+    "wrong label": ([*NEIGHBORS, "--validation=own.csv", "--label=outcom"], "'outcome'?"),
+    "missing column": ([*NEIGHBORS, "--node=nosex.csv", *CENTER], "missing on node 'nosex'"),
+    "text for numbers": ([*NEIGHBORS, "--node=text.csv", *CENTER], "text on node 'text'"),
+    "unknown label": ([*NEIGHBORS, "--node=typo.csv", *CENTER], "'yess' is on node 'typo'"),
     "one class": (
         ["--node=one.csv", "--validation=one2.csv", "--label=outcome"],
         "'no' in every row",
     ),
-    "same name": (["--node=a.csv", "--node=a=b.csv", *CENTRE], "two nodes are called 'a'"),
-    "same file": (["--node=a.csv", "--node=b=a.csv", *CENTRE], "both node 'a' and node 'b'"),
-    "no --node": (["--node=a.csv", "b.csv", *CENTRE], "needs its own --node"),
-    "no judge": ([*NEIGHBOURS, "--label=outcome"], "--target-node"),
-    "two judges": ([*NEIGHBOURS, *CENTRE, "--target-node=a"], "not both"),
-    "no target": ([*NEIGHBOURS, *CENTRE, "--test-fraction=0.3"], "needs --target-node"),
-    "unknown target": ([*NEIGHBOURS, "--label=outcome", "--target-node=z"], "no node 'z'"),
+    "same name": (["--node=a.csv", "--node=a=b.csv", *CENTER], "two nodes are called 'a'"),
+    "same file": (["--node=a.csv", "--node=b=a.csv", *CENTER], "both node 'a' and node 'b'"),
+    "no --node": (["--node=a.csv", "b.csv", *CENTER], "needs its own --node"),
+    "no judge": ([*NEIGHBORS, "--label=outcome"], "--target-node"),
+    "two judges": ([*NEIGHBORS, *CENTER, "--target-node=a"], "not both"),
+    "no target": ([*NEIGHBORS, *CENTER, "--test-fraction=0.3"], "needs --target-node"),
+    "unknown target": ([*NEIGHBORS, "--label=outcome", "--target-node=z"], "no node 'z'"),
     "wrong fraction": (
-        [*NEIGHBOURS, "--label=outcome", "--target-node=a", "--validation-fraction=30"],
+        [*NEIGHBORS, "--label=outcome", "--target-node=a", "--validation-fraction=30"],
         "between 0 and 1",
     ),
-    "misspelt drop": ([*NEIGHBOURS, *CENTRE, "--drop=sexx"], "--drop: no table"),
-    "dropped label": ([*NEIGHBOURS, *CENTRE, "--drop=outcome"], "cannot be left out"),
-    "misspelt category": ([*NEIGHBOURS, *CENTRE, "--categorical=X"], "did you mean 'x'"),
-    "missing code": ([*NEIGHBOURS, *CENTRE, "--missing=x:0"], "COLUMN=NUMBER"),
-    "rule": ([*NEIGHBOURS, *CENTRE, "--positive=maybe"], "fits no row"),
+    "misspelt drop": ([*NEIGHBORS, *CENTER, "--drop=sexx"], "--drop: no table"),
+    "dropped label": ([*NEIGHBORS, *CENTER, "--drop=outcome"], "cannot be left out"),
+    "misspelt category": ([*NEIGHBORS, *CENTER, "--categorical=X"], "did you mean 'x'"),
+    "missing code": ([*NEIGHBORS, *CENTER, "--missing=x:0"], "COLUMN=NUMBER"),
+    "rule": ([*NEIGHBORS, *CENTER, "--positive=maybe"], "fits no row"),
     "rule for numbers": (
-        [*NEIGHBOURS, "--validation=own.csv", "--label=x", "--task=regression", "--positive=>0"],
+        [*NEIGHBORS, "--validation=own.csv", "--label=x", "--task=regression", "--positive=>0"],
         "leave it out for regression",
     ),
-    "regression": ([*NEIGHBOURS, *CENTRE, "--task=regression"], "regression needs numbers"),
-    "model": ([*NEIGHBOURS, *CENTRE, "--model=ridge"], "ridge gives numbers"),
-    "model name": ([*NEIGHBOURS, *CENTRE, "--model=forest"], "'logistic'"),
-    "separator": ([*NEIGHBOURS, *CENTRE, "--separator=, "], "one character"),
-    "cap": ([*NEIGHBOURS, *CENTRE, "--cap=0.1"], "cap"),
-    "option": ([*NEIGHBOURS, *CENTRE, "--labl=x"], "--label"),
+    "regression": ([*NEIGHBORS, *CENTER, "--task=regression"], "regression needs numbers"),
+    "model": ([*NEIGHBORS, *CENTER, "--model=ridge"], "ridge gives numbers"),
+    "model name": ([*NEIGHBORS, *CENTER, "--model=forest"], "'logistic'"),
+    "separator": ([*NEIGHBORS, *CENTER, "--separator=, "], "one character"),
+    "cap": ([*NEIGHBORS, *CENTER, "--cap=0.1"], "cap"),
+    "option": ([*NEIGHBORS, *CENTER, "--labl=x"], "--label"),
 }
 
 

@@ -1,10 +1,10 @@
 """fedkin: whom should I learn with, and how much?"""
 
-from fedkin.api import fit
 from fedkin.errors import DivergedError, FedkinError, InputError
-from fedkin.experiments.store import results
 from fedkin.numerics.simplex import project_capped_simplex
-from fedkin.result import Result, load
+from fedkin.studies.store import results
+from fedkin.training.fit import fit
+from fedkin.training.result import Result, load
 from fedkin.version import __version__
 
 __all__ = [

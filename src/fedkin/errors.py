@@ -10,4 +10,4 @@ class InputError(FedkinError, ValueError):
 
 
 class DivergedError(FedkinError, ArithmeticError):
-    """An optimisation left the region where its numbers mean anything."""
+    """An optimization left the region where its numbers mean anything."""

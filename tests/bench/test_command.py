@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedkin.bench.probe import probe
-from fedkin.cli import app
+from fedkin.cli.app import app
 from fedkin.errors import FedkinError
 
 

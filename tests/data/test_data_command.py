@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedkin.cli import main
+from fedkin.cli.app import main
 
 SHOW = ["data", "show", "digits", "--setting", "2"]
 

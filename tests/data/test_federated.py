@@ -61,7 +61,7 @@ def test_other_data_are_noticed(saved: Path, coded_source) -> None:
         ("rotation", "sideways", "rotation: "),
         ("format", 2, "format: "),
         ("validation", [-1], "validation.0: "),
-        ("colour", "red", "colour: Extra inputs"),
+        ("color", "red", "color: Extra inputs"),
     ],
 )
 def test_damaged_description(saved: Path, key: str, value: object, message: str) -> None:

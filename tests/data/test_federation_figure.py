@@ -13,7 +13,7 @@ from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 from fedkin.report.federation_figure import draw_federation, save_figure
-from fedkin.report.style import GROUP_COLOURS
+from fedkin.report.style import GROUP_COLORS
 
 
 @pytest.fixture
@@ -54,17 +54,17 @@ def test_samples_are_images_of_the_node_under_that_label(digits) -> None:
         assert np.array_equal(axes[row * 10].images[0].get_array(), expected)
 
 
-def test_groups_have_the_colours_of_the_report(digits) -> None:
+def test_groups_have_the_colors_of_the_report(digits) -> None:
     """The target is the majority here: its nodes are those like the owner."""
     figure = draw_federation(digits, paper_setting("digits", 4).merged_classes)
-    colours = {
+    colors = {
         tick.get_text(): tick.get_color() for tick in figure.subfigs[0].axes[0].get_yticklabels()
     }
-    assert colours["majority-1"] == colours["test"] == GROUP_COLOURS["similar"]
-    assert colours["minority-1"] == GROUP_COLOURS["dissimilar"]
+    assert colors["majority-1"] == colors["test"] == GROUP_COLORS["similar"]
+    assert colors["minority-1"] == GROUP_COLORS["dissimilar"]
     edges = [each.spines["left"] for each in figure.subfigs[1].axes if each.images]
-    assert to_hex(edges[0].get_edgecolor()).upper() == GROUP_COLOURS["dissimilar"]
-    assert to_hex(edges[-1].get_edgecolor()).upper() == GROUP_COLOURS["similar"]
+    assert to_hex(edges[0].get_edgecolor()).upper() == GROUP_COLORS["dissimilar"]
+    assert to_hex(edges[-1].get_edgecolor()).upper() == GROUP_COLORS["similar"]
 
 
 def test_words_say_what_is_seen(digits) -> None:

@@ -53,7 +53,7 @@ def test_text_labels_are_numbered_in_order(parquet_set: Path, pictures: np.ndarr
         load_images(str(parquet_set))
 
 
-def test_one_coloured_image_makes_all_coloured(parquet_set: Path, pictures: np.ndarray) -> None:
+def test_one_colored_image_makes_all_colored(parquet_set: Path, pictures: np.ndarray) -> None:
     red = np.zeros((5, 5, 3), np.uint8)
     red[..., 0] = 200
     blobs = [encode(pictures[0]), encode(red)]

@@ -16,15 +16,15 @@ from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 
 # The table of METHOD, section 6: merged classes, P of the minority, P of the majority, sizes.
-GREY = ([[2, 4, 6], [0, 3], [1, 8], [5, 7, 9]], [0.42, 0.08, 0.38, 0.12], [0.12, 0.38, 0.08, 0.42])
+GRAY = ([[2, 4, 6], [0, 3], [1, 8], [5, 7, 9]], [0.42, 0.08, 0.38, 0.12], [0.12, 0.38, 0.08, 0.42])
 CIFAR = (
     [[1, 9], [0, 8], [2, 3, 4], [5, 6, 7]],
     [0.36, 0.04, 0.54, 0.06],
     [0.04, 0.36, 0.06, 0.54],
 )
 TABLE = {
-    "mnist": (*GREY, (4000, 500, 5000)),
-    "fashion-mnist": (*GREY, (4000, 500, 5000)),
+    "mnist": (*GRAY, (4000, 500, 5000)),
+    "fashion-mnist": (*GRAY, (4000, 500, 5000)),
     "cifar10": (*CIFAR, (4000, 500, 5000)),
     "downsampled-imagenet": (
         [[*range(8)], [*range(8, 16)], [*range(16, 28)], [*range(28, 40)]],
@@ -36,7 +36,7 @@ TABLE = {
         *CIFAR[1:],
         (4000, 1500, 1000),
     ),
-    "digits": (*GREY, (200, 60, 500)),
+    "digits": (*GRAY, (200, 60, 500)),
 }
 
 

@@ -51,7 +51,7 @@ def test_grey_sets_decode_to_the_publishers_bytes(name: str, real_data: Path) ->
         ("tiny-imagenet32", [420] * 40, [80] * 40, "tabby", "sea slug"),
     ],
 )
-def test_colour_sets_have_the_right_shapes_counts_and_classes(
+def test_color_sets_have_the_right_shapes_counts_and_classes(
     name: str,
     train_per_class: list[int],
     test_per_class: list[int],
@@ -89,7 +89,7 @@ def test_digits_are_scikit_learns_split_in_two() -> None:
     source = load_images("digits")
     original = load_digits()
     assert len(source.train_images) + len(source.test_images) == 1797
-    # 16 steps of grey to 255: the original comes back exactly.
+    # 16 steps of gray to 255: the original comes back exactly.
     for images, labels, offset in (
         (source.test_images, source.test_labels, 2),
         (source.train_images[::2], source.train_labels[::2], 0),

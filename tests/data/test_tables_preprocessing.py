@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedkin.data.columns import column_from_text
-from fedkin.data.labels import binary_label, keep_labelled, split_rows
+from fedkin.data.labels import binary_label, keep_labeled, split_rows
 from fedkin.data.preprocessing import (
     Preprocessing,
     agree,
@@ -16,7 +16,7 @@ from fedkin.data.preprocessing import (
     transform_label,
     unknown_categories,
 )
-from fedkin.data.summaries import TableSummary, summarise
+from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 
@@ -32,7 +32,7 @@ def table(owner="node 'a'", **columns) -> Table:
 
 def agreed(nodes, validation, test=None, task="classification", categorical=()) -> Preprocessing:
     def answer(one):
-        return summarise(one, "y", task, categorical)
+        return summarize(one, "y", task, categorical)
 
     return agree(
         {name: answer(one) for name, one in nodes.items()},
@@ -72,13 +72,13 @@ def test_mean_and_deviation_are_those_of_all_rows_together(parts, offset):
 
 
 def test_a_summary_does_not_grow_with_the_rows_and_survives_json():
-    few = summarise(table(x=[1, 2.5], c=["u", "v"], y=[0, 1]), "y")
-    many = summarise(table(x=[1, 2.5] * 500, c=["u", "v"] * 500, y=[0, 1] * 500), "y")
+    few = summarize(table(x=[1, 2.5], c=["u", "v"], y=[0, 1]), "y")
+    many = summarize(table(x=[1, 2.5] * 500, c=["u", "v"] * 500, y=[0, 1] * 500), "y")
     assert len(many.model_dump_json()) < len(few.model_dump_json()) + 20
     assert TableSummary.model_validate_json(many.model_dump_json()) == many
 
 
-def test_transform_standardises_imputes_and_indicates():
+def test_transform_standardizes_imputes_and_indicates():
     nodes = {
         "a": table(x=[1, 2, None], c=["u", "v", "u"], constant=[5, 5, 5], y=["no", "yes", "no"]),
         "b": table(x=[3, 6, 6], c=["w", None, "u"], constant=[5, 5, 5], y=["no", "yes", "no"]),
@@ -129,7 +129,7 @@ def test_classes_that_are_numbers_are_in_order_of_size():
     assert agreed(nodes, nodes["a"]).label.classes == ("2", "9", "10")
 
 
-def test_regression_standardises_the_label():
+def test_regression_standardizes_the_label():
     nodes = {"a": table(x=[1, 2], y=[10, 20]), "b": table(x=[1, 5], y=[30, 60])}
     preprocessing = agreed(nodes, nodes["a"], task="regression")
     values = np.concatenate([transform_label(n, preprocessing) for n in nodes.values()])
@@ -216,17 +216,17 @@ def test_one_class_only():
 def test_labels_that_are_no_classes_and_columns_that_are_no_categories():
     measured = table(x=range(20), y=[i + 0.5 for i in range(20)])
     with pytest.raises(InputError, match=r"20 different values.*--task regression"):
-        summarise(measured, "y")
+        summarize(measured, "y")
     with pytest.raises(InputError, match="is 'tall' in line 3; regression needs numbers"):
-        summarise(table(x=[1, 2], y=["1.5", "tall"]), "y", "regression")
+        summarize(table(x=[1, 2], y=["1.5", "tall"]), "y", "regression")
     people = table(name=[f"p{i}" for i in range(150)], y=[0, 1] * 75)
     with pytest.raises(InputError, match=r"150 different texts.*--drop name"):
-        summarise(people, "y")
+        summarize(people, "y")
     slip = table(x=[*map(str, range(150)), "4O"], y=[0, 1, 0] * 50 + [1])
     with pytest.raises(InputError, match="'x' holds numbers, but '4O' in line 152"):
-        summarise(slip, "y")
+        summarize(slip, "y")
     with pytest.raises(InputError, match="no column besides the label"):
-        summarise(table(y=[0, 1]), "y")
+        summarize(table(y=[0, 1]), "y")
 
 
 def test_new_rows_that_do_not_fit():
@@ -240,11 +240,11 @@ def test_new_rows_that_do_not_fit():
 
 
 def test_rows_without_a_label_are_left_out():
-    kept = keep_labelled(table(x=[1, 2, 3], y=["a", "?", "b"]), "y")
+    kept = keep_labeled(table(x=[1, 2, 3], y=["a", "?", "b"]), "y")
     np.testing.assert_array_equal(kept.columns["x"], [1, 3])
     assert kept.where(1) == "line 4"
     with pytest.raises(InputError, match="no row has a value in the label column 'y'"):
-        keep_labelled(table(x=[1], y=[None]), "y")
+        keep_labeled(table(x=[1], y=[None]), "y")
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from federations import problem, regression_nodes
-from fedkin.algorithms.bilevel import ProximalBilevel
-from fedkin.algorithms.hypergradient import ConjugateGradientSolver
-from fedkin.algorithms.local_svrg import LocalSvrg, combine
-from fedkin.algorithms.training import FedAvg
-from fedkin.algorithms.weights import equal_weights, project_weights, readmit
 from fedkin.errors import DivergedError
-from fedkin.experiments.runner import Budget, begin, run
 from fedkin.federation.attendance import (
     STRIKES,
     Answer,
@@ -23,7 +17,13 @@ from fedkin.federation.attendance import (
     stand_in,
 )
 from fedkin.federation.checks import find_faults
+from fedkin.methods.bilevel.hypergradient import ConjugateGradientSolver
+from fedkin.methods.bilevel.outer import ProximalBilevel
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local_svrg.center import LocalSvrg, combine
+from fedkin.methods.weights import equal_weights, project_weights, readmit
 from fedkin.models.linear import Ridge
+from fedkin.training.runner import Budget, begin, run
 
 SIZES = [30, 30, 30, 30]
 ROUND = {
@@ -114,10 +114,10 @@ def test_a_bad_reply_is_left_out_and_told(fault):
     replies, cost = ask(federation, weights)
     good, _ = ask(world.federation)
     rest = np.array([0, 1, 3])
-    renormalised = np.asarray(weights)[rest] / np.asarray(weights)[rest].sum()
-    expected = renormalised @ np.asarray(good["point"])[rest]
+    renormalized = np.asarray(weights)[rest] / np.asarray(weights)[rest].sum()
+    expected = renormalized @ np.asarray(good["point"])[rest]
     np.testing.assert_allclose(combine(weights, replies["point"]), expected, rtol=1e-6)
-    expected_loss = renormalised @ np.asarray(good["loss"])[rest]
+    expected_loss = renormalized @ np.asarray(good["loss"])[rest]
     np.testing.assert_allclose(weights @ replies["loss"], expected_loss, rtol=1e-6)
     np.testing.assert_array_equal(replies["point"][rest], good["point"][rest])
     (note,) = federation.end_step()
@@ -163,7 +163,7 @@ def test_numbers_that_no_node_can_avoid_are_not_the_nodes_fault():
     algorithm = FedAvg(LocalSvrg(0.01, period=2, rounds=2))
     state = begin(algorithm, federation, jnp.zeros(5))
     with pytest.raises(DivergedError, match="learning rate"):
-        run(algorithm, federation, world.centre, state, jax.random.key(0), budget=Budget(1))
+        run(algorithm, federation, world.center, state, jax.random.key(0), budget=Budget(1))
 
 
 def bilevel(cap=0.5):
@@ -171,10 +171,10 @@ def bilevel(cap=0.5):
     return ProximalBilevel(cap, inner, ConjugateGradientSolver(0.0, 5), outer_learning_rate=0.1)
 
 
-def play(federation, centre, steps, algorithm=None):
+def play(federation, center, steps, algorithm=None):
     algorithm = algorithm or bilevel()
     state = begin(algorithm, federation, jnp.zeros(5))
-    return run(algorithm, federation, centre, state, jax.random.key(0), budget=Budget(steps))
+    return run(algorithm, federation, center, state, jax.random.key(0), budget=Budget(steps))
 
 
 @pytest.mark.parametrize("algorithm", [bilevel(), FedAvg(LocalSvrg(0.02, period=5, rounds=4))])
@@ -192,7 +192,7 @@ def test_a_node_goes_in_mid_run_and_comes_back(algorithm):
         original(step)
 
     federation.begin_step = begin_step
-    state = play(federation, world.centre, 9, algorithm)
+    state = play(federation, world.center, 9, algorithm)
     weights = np.array([row.node_weights for row in state.history])
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
     assert (weights[0] > 0).all()
@@ -211,9 +211,9 @@ def test_a_run_without_one_node_is_the_run_of_the_others():
     world, federation = made(lambda node, call: "nothing" if node == 3 else None)
     federation.present[3] = False
     federation.back = lambda node, step: False
-    state = play(federation, world.centre, 4)
+    state = play(federation, world.center, 4)
     alone = problem(Ridge(l2=0.1), nodes[:3], validation)
-    expected = play(alone.federation, alone.centre, 4)
+    expected = play(alone.federation, alone.center, 4)
     np.testing.assert_allclose(
         state.history[-1].node_weights[:3], expected.history[-1].node_weights, rtol=1e-5
     )
@@ -229,7 +229,7 @@ def test_fewer_than_two_nodes_end_the_run_with_what_it_has():
         run(
             algorithm,
             federation,
-            world.centre,
+            world.center,
             state,
             jax.random.key(0),
             budget=Budget(10),

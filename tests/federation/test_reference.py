@@ -91,7 +91,7 @@ def _mini_batches(images, labels, node):
     return [(images[rows], labels[rows], len(parts) / len(labels)) for rows in parts]
 
 
-@pytest.fixture(scope="module", params=NETWORKS, ids=["grey", "colour"])
+@pytest.fixture(scope="module", params=NETWORKS, ids=["gray", "color"])
 def loops(request):
     return Loops(request.param)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from federations import classification_nodes, problem
-from fedkin.algorithms.local_svrg import LocalSvrg, solve_inner
 from fedkin.compilation import COMPILED
 from fedkin.federation.base import Cost
+from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.models.linear import Logistic
 
 WEIGHTS = jnp.array([0.25, 0.75])

@@ -5,7 +5,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedkin.federation.flower.node import answer
+from fedkin.flower.node import answer
 
 # Flower's processes know which run they belong to; messages cannot be made without.
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1

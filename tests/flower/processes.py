@@ -10,13 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-import fedkin.federation.flower
-from fedkin.federation.flower.launch import Node, Server, superlink_command, supernode_command
+import fedkin.flower
+from fedkin.flower.launch import Node, Server, superlink_command, supernode_command
 
-APP = Path(fedkin.federation.flower.__file__).parent / "app"
+APP = Path(fedkin.flower.__file__).parent / "app"
 BIN = Path(sys.executable).parent
 TESTS = Path(__file__).parents[1]
-SOURCE = Path(fedkin.federation.flower.__file__).parents[3]
+SOURCE = Path(fedkin.flower.__file__).parents[3]
 
 
 def free_port():

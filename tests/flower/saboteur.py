@@ -6,9 +6,9 @@ import time
 import numpy as np
 from flwr.app import Message
 
-from fedkin.federation.flower import wire, worker
-from fedkin.federation.flower.node import answer
-from fedkin.federation.flower.wire import Parcel
+from fedkin.flower import wire, worker
+from fedkin.flower.node import answer
+from fedkin.flower.wire import Parcel
 
 TRICKS = {
     "nan": lambda vector: np.full_like(vector, np.nan),

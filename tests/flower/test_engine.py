@@ -10,13 +10,13 @@ import pytest
 
 import fedkin
 from fedkin.errors import InputError
-from fedkin.experiments.cell import run_cell, set_up
-from fedkin.experiments.checkpoint import chosen_learning_rate
-from fedkin.experiments.store import RunDirectory
-from fedkin.federation.flower.engine import describe_nodes
-from fedkin.federation.flower.post import Post
-from fedkin.jobs.loading import load_job
-from fedkin.jobs.study import flower_engine
+from fedkin.flower.engine import describe_nodes
+from fedkin.flower.jobs.loading import load_job
+from fedkin.flower.jobs.study import flower_engine
+from fedkin.flower.post import Post
+from fedkin.studies.cell import run_cell, set_up
+from fedkin.studies.store import RunDirectory
+from fedkin.training.checkpoint import chosen_learning_rate
 from flower.fake_grid import FakeGrid
 from flower.trials import CASES, NAMES, assert_same, config, engine, outcome, settings
 
@@ -294,12 +294,12 @@ def test_a_node_that_came_back_slowly_is_no_stranger():
 
 
 def test_what_has_no_beginning_is_not_asked_to_begin(caplog):
-    """The slope is of a linearisation: a node without one cannot be helped by asking again."""
+    """The slope is of a linearization: a node without one cannot be helped by asking again."""
     grid = FakeGrid([settings(name) for name in NAMES])
     over_flower = federation(grid)
     product(over_flower, start=True)
-    grid.contexts[101].state.pop("slot.linearisation")
-    grid.contexts[101].state["series"].pop("linearisation")
+    grid.contexts[101].state.pop("slot.linearization")
+    grid.contexts[101].state["series"].pop("linearization")
     before = len(grid.sent)
     with caplog.at_level("INFO"):
         over_flower.call("slope", {"vector": jnp.ones(650)}, key=jax.random.key(0))
@@ -313,7 +313,7 @@ def test_a_node_that_begins_anew_is_logged(caplog):
     grid = FakeGrid([settings(name) for name in NAMES])
     over_flower = federation(grid)
     product(over_flower, start=True)
-    grid.contexts[101].state["series"].pop("linearisation")
+    grid.contexts[101].state["series"].pop("linearization")
     with caplog.at_level("INFO"):
         product(over_flower, start=False)
     assert "majority-1 begins anew at hessian_product" in caplog.text

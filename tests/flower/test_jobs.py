@@ -1,4 +1,4 @@
-"""Jobs: what a file at the centre asks for, done over Flower's messages."""
+"""Jobs: what a file at the center asks for, done over Flower's messages."""
 
 import json
 
@@ -10,9 +10,9 @@ import fedkin
 from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
-from fedkin.federation.flower.post import Post
-from fedkin.jobs import tables as jobs_tables
-from fedkin.jobs.loading import load_job
+from fedkin.flower.jobs import tables as jobs_tables
+from fedkin.flower.jobs.loading import load_job
+from fedkin.flower.post import Post
 from flower.fake_grid import FakeGrid
 
 
@@ -109,12 +109,12 @@ def test_no_row_crosses_the_wire(tables, tmp_path):
 
 
 class KilledError(Exception):
-    """The centre's process is gone."""
+    """The center's process is gone."""
 
 
 @pytest.fixture
 def killed(tables, tmp_path, monkeypatch):
-    """A job whose centre was killed after its first step; its nodes go on living."""
+    """A job whose center was killed after its first step; its nodes go on living."""
     nodes = grid(tables)
     path = write_job(tmp_path)
     path.write_text(path.read_text() + "wait = 0.1")

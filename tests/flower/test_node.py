@@ -17,12 +17,12 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fedkin.errors import InputError
-from fedkin.federation.flower import node as node_module
-from fedkin.federation.flower import node_data, wire
-from fedkin.federation.flower.guard import FORMS
-from fedkin.federation.flower.node import answer
-from fedkin.federation.flower.node_settings import node_settings
-from fedkin.federation.flower.wire import Parcel, Refusal
+from fedkin.flower import node as node_module
+from fedkin.flower import node_data, wire
+from fedkin.flower.guard import FORMS
+from fedkin.flower.node import answer
+from fedkin.flower.node_settings import node_settings
+from fedkin.flower.wire import Parcel, Refusal
 from flower.fake_grid import through_bytes
 from flower.trials import JOIN, settings
 
@@ -183,7 +183,7 @@ def test_what_has_not_begun_cannot_go_on(node):
     refused(node.ask(product, vector=theta()), Refusal.NOT_BEGUN)
     assert node.ask(product | {"begin": True}, vector=theta(), theta=theta()).has_content()
     assert node.ask(product, vector=theta()).has_content()
-    # Another series is about another model: an old linearisation must not answer for it.
+    # Another series is about another model: an old linearization must not answer for it.
     refused(node.ask(product | {"series": 4}, vector=theta()), Refusal.NOT_BEGUN)
 
 
@@ -230,7 +230,7 @@ def test_what_is_kept_on_disk_is_for_the_owner_only(tmp_path):
 
 
 def test_mini_batches_of_single_points_are_refused():
-    """A step on one point would tell the centre that point's gradient."""
+    """A step on one point would tell the center that point's gradient."""
     refused(Node().ask(JOIN | {"batch-size": 1}), Refusal.FORBIDDEN, "batch-size 1", "5")
     # 200 points in mini-batches of at most 7: 29 of them, some with 6 points
     assert Node().ask(JOIN | {"batch-size": 7}).has_content()

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedkin.algorithms.local_svrg import LocalSvrg
-from fedkin.algorithms.training import FedAvg
-from fedkin.experiments import methods
-from fedkin.experiments.cell import run_cell, set_up
-from fedkin.experiments.runner import Budget, begin, run
-from fedkin.experiments.store import RunDirectory
 from fedkin.federation.simulation import SimulatedFederation
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local_svrg.center import LocalSvrg
+from fedkin.studies.cell import run_cell, set_up
+from fedkin.studies.store import RunDirectory
+from fedkin.training import method_settings as methods
+from fedkin.training.runner import Budget, begin, run
 from flower.processes import Processes, wait_until
 from flower.recorder import Recorder
 from flower.trials import NAMES, assert_same, config, outcome, settings
@@ -254,12 +254,12 @@ def alone(run):
     theta = scene.objective.init(methods.initial_model_key(run.seed))
     state = begin(algorithm, two, theta)
     key = methods.training_key(run.seed)
-    run_state = run_steps(algorithm, two, scene.centre, state, key)
+    run_state = run_steps(algorithm, two, scene.center, state, key)
     return np.asarray(run_state.last_theta)
 
 
-def run_steps(algorithm, federation, centre, state, key):
-    return run(algorithm, federation, centre, state, key, budget=Budget(1))
+def run_steps(algorithm, federation, center, state, key):
+    return run(algorithm, federation, center, state, key, budget=Budget(1))
 
 
 @pytest.mark.flower

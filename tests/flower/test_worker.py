@@ -9,8 +9,8 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.serde import context_from_proto, context_to_proto, message_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
-from fedkin.federation.flower import wire, worker
-from fedkin.federation.flower.wire import Parcel, Refusal
+from fedkin.flower import wire, worker
+from fedkin.flower.wire import Parcel, Refusal
 from flower.fake_grid import TaskIdentity
 from flower.trials import JOIN, settings
 

@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from fedkin.experiments.config import RunConfig
-from fedkin.experiments.methods import MethodSettings
-from fedkin.experiments.store import RunDirectory
-from fedkin.jobs.study import flower_engine
+from fedkin.flower.jobs.study import flower_engine
+from fedkin.studies.config import RunConfig
+from fedkin.studies.store import RunDirectory
+from fedkin.training.method_settings import MethodSettings
 
 NAMES = ("minority-1", "majority-1", "majority-2")
 

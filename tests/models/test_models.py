@@ -84,7 +84,7 @@ def test_logistic_gradient_and_curvature_bound():
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("intercept", [True, False])
-def test_ridge_is_minimised_by_the_closed_form(intercept):
+def test_ridge_is_minimized_by_the_closed_form(intercept):
     rng = np.random.default_rng(0)
     inputs, labels = rng.normal(size=(30, 4)), rng.normal(size=30)
     objective = Objective.create(Ridge(l2=0.1, intercept=intercept), jnp.asarray(inputs))

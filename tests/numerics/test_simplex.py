@@ -11,7 +11,7 @@ from fedkin import project_capped_simplex
 
 
 def solve_qp(point, cap):
-    """The projection as a quadratic programme, by SciPy's sequential least squares."""
+    """The projection as a quadratic program, by SciPy's sequential least squares."""
     size = len(point)
     answer = minimize(
         lambda w: 0.5 * np.sum((w - point) ** 2),

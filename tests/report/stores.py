@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 
-from fedkin.experiments.config import StudyConfig, check_study
-from fedkin.experiments.store import RunDirectory, Store, pack_arrays
+from fedkin.studies.config import StudyConfig, check_study
+from fedkin.studies.store import RunDirectory, Store, pack_arrays
 
 LEVEL = {"bilevel": 0.82, "fedavg": 0.66, "ditto": 0.74, "pfedme": 0.71, "local": 0.6}
 CLASSES = [str(number) for number in range(10)]

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from stores import invent_run, invent_study, study
 
-from fedkin import cli
-from fedkin.commands import demo as demo_command
-from fedkin.experiments.store import Store
+from fedkin.cli import app as cli
+from fedkin.cli import demo as demo_command
+from fedkin.studies.store import Store
 
 EVIL = "<script>alert(1)</script>"
 
@@ -149,8 +149,6 @@ def test_the_demo_replaces_only_its_own_runs(tmp_path, monkeypatch):
 
 
 def test_the_command_line_starts_without_what_draws():
-    script = (
-        "import sys, fedkin.cli; print([m for m in ('matplotlib', 'jinja2') if m in sys.modules])"
-    )
+    script = "import sys, fedkin.cli.app; print([m for m in ('matplotlib', 'jinja2') if m in sys.modules])"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert answer.stdout.strip() == "[]", answer.stderr

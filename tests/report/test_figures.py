@@ -13,10 +13,10 @@ from matplotlib.colors import to_hex, to_rgb
 from scipy import stats
 from stores import invent_run, invent_study, study
 
-from fedkin.experiments.store import Store
 from fedkin.report import charts, curves, figures, html
 from fedkin.report.reading import read_record
-from fedkin.report.style import GROUP_COLOURS, LOOKS, OTHER
+from fedkin.report.style import GROUP_COLORS, LOOKS, OTHER
+from fedkin.studies.store import Store
 
 SEEDS = [0, 1, 2, 3]
 
@@ -60,7 +60,7 @@ def test_curves_show_mean_and_confidence_interval_over_seeds(path, drawn):
         (shade,) = [
             shade
             for shade in figure.axes[0].collections
-            if to_hex(shade.get_facecolor()[0]) == LOOKS[method].colour.lower()
+            if to_hex(shade.get_facecolor()[0]) == LOOKS[method].color.lower()
         ]
         corners = shade.get_paths()[0].vertices
         assert corners[:, 1].min() == pytest.approx(low.min())
@@ -95,7 +95,7 @@ def test_the_interval_of_an_accuracy_stays_where_accuracies_are():
         np.testing.assert_allclose([band.low[0], band.high[0]], ends, atol=1e-3)
 
 
-def test_weights_are_drawn_for_each_node_in_the_colour_of_its_group(path, drawn):
+def test_weights_are_drawn_for_each_node_in_the_color_of_its_group(path, drawn):
     tables = histories(path, "bilevel")
     axes = drawn["weights-iterations"].axes[0]
     lines = [each for each in axes.get_lines() if len(each.get_xdata()) == 20]
@@ -106,8 +106,8 @@ def test_weights_are_drawn_for_each_node_in_the_colour_of_its_group(path, drawn)
             each.get_ydata(), np.mean([table[column] for table in tables], axis=0)
         )
         group = "similar" if "minority" in column else "dissimilar"
-        assert each.get_color() == GROUP_COLOURS[group]
-        assert each.is_dashed() == (group == "dissimilar")  # to be told apart in grey
+        assert each.get_color() == GROUP_COLORS[group]
+        assert each.is_dashed() == (group == "dissimilar")  # to be told apart in gray
 
 
 def test_final_weights_are_those_of_the_results(path, drawn):
@@ -158,7 +158,7 @@ def on_page(page, title, label) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def test_methods_are_told_apart_without_colour_in_every_figure(drawn):
+def test_methods_are_told_apart_without_color_in_every_figure(drawn):
     for name, figure in drawn.items():
         if name.startswith("accuracy"):
             lines = [each for each in figure.axes[0].get_lines() if each.get_label()[0] != "_"]
@@ -243,21 +243,21 @@ def test_a_missing_cell_takes_no_numbers_from_the_axes_of_others(tmp_path):
             invent_run(store, run)
     figure = dict(figures.draw_all(read_record(store.path)))["accuracy-points"]
     figure.canvas.draw()
-    labelled_x, labelled_y = set(), set()
+    labeled_x, labeled_y = set(), set()
     for axes in figure.axes:
         if not axes.get_visible():
             continue
         title = axes.get_title(loc="left")
         if axes.get_xlabel():
             assert any(tick.label1.get_visible() for tick in axes.xaxis.get_major_ticks())
-            labelled_x.add(title)
+            labeled_x.add(title)
         else:
             assert not any(tick.label1.get_visible() for tick in axes.xaxis.get_major_ticks())
         if axes.get_ylabel():
             assert any(tick.label1.get_visible() for tick in axes.yaxis.get_major_ticks())
-            labelled_y.add(title)
-    assert labelled_x == {"cifar10, setting 1", "cifar10, setting 2", "mnist, setting 3"}
-    assert labelled_y == {"mnist, setting 2", "cifar10, setting 1"}
+            labeled_y.add(title)
+    assert labeled_x == {"cifar10, setting 1", "cifar10, setting 2", "mnist, setting 3"}
+    assert labeled_y == {"mnist, setting 2", "cifar10, setting 1"}
 
 
 def test_each_learner_has_weight_figures_of_its_own_that_name_it(tmp_path):
@@ -297,16 +297,16 @@ def test_two_targets_give_two_figures(tmp_path):
     assert all(name.endswith(("-minority", "-majority")) for name in names)
 
 
-def test_methods_differ_in_colour_dashes_and_marker():
+def test_methods_differ_in_color_dashes_and_marker():
     looks = [*LOOKS.values(), OTHER]
-    for trait in ("number", "colour", "dashes", "marker"):
+    for trait in ("number", "color", "dashes", "marker"):
         assert len({getattr(look, trait) for look in looks}) == len(looks)
-    assert not {look.colour for look in looks} & set(GROUP_COLOURS.values())
+    assert not {look.color for look in looks} & set(GROUP_COLORS.values())
 
 
-def linear(colour) -> np.ndarray:
-    """Light of a colour, without the curve that screens apply (sRGB)."""
-    values = np.array(to_rgb(colour))
+def linear(color) -> np.ndarray:
+    """Light of a color, without the curve that screens apply (sRGB)."""
+    values = np.array(to_rgb(color))
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
@@ -345,27 +345,27 @@ SIGHT = {
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_colours_stay_apart_for_all_kinds_of_sight(sight):
-    for colours in [look.colour for look in (*LOOKS.values(), OTHER)], set(GROUP_COLOURS.values()):
-        for one, two in itertools.combinations(colours, 2):
+def test_colors_stay_apart_for_all_kinds_of_sight(sight):
+    for colors in [look.color for look in (*LOOKS.values(), OTHER)], set(GROUP_COLORS.values()):
+        for one, two in itertools.combinations(colors, 2):
             seen = [lightness_and_hue(np.array(SIGHT[sight]) @ linear(c)) for c in (one, two)]
             assert np.linalg.norm(seen[0] - seen[1]) > 15, (one, two)
 
 
 def test_thin_lines_have_contrast_on_paper_and_page():
-    """3:1 is what the accessibility guidelines ask of graphics; the page has the same colours."""
-    for colour in [*(look.colour for look in (*LOOKS.values(), OTHER)), *GROUP_COLOURS.values()]:
-        assert contrast(colour, "white") >= 3, colour
+    """3:1 is what the accessibility guidelines ask of graphics; the page has the same colors."""
+    for color in [*(look.color for look in (*LOOKS.values(), OTHER)), *GROUP_COLORS.values()]:
+        assert contrast(color, "white") >= 3, color
     style = resources.files("fedkin.report").joinpath("templates", "report.css").read_text()
     light, dark = (
         dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", rules))
         for rules in style.split("prefers-color-scheme: dark", 1)
     )
-    for name in [*(f"method-{number}" for number in range(6)), *GROUP_COLOURS]:
+    for name in [*(f"method-{number}" for number in range(6)), *GROUP_COLORS]:
         assert contrast(dark[name], dark["surface"]) >= 3, name
     for look in (*LOOKS.values(), OTHER):
-        assert light[f"method-{look.number}"] == look.colour.lower()
-    assert {name: light[name].upper() for name in GROUP_COLOURS} == GROUP_COLOURS
+        assert light[f"method-{look.number}"] == look.color.lower()
+    assert {name: light[name].upper() for name in GROUP_COLORS} == GROUP_COLORS
 
 
 def test_figures_are_written_in_three_formats_the_same_each_time(path, tmp_path):

@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fedkin.cli import app
+from fedkin.cli.app import app
 from fedkin.errors import InputError
-from fedkin.experiments.store import Store
 from fedkin.report import condensed
+from fedkin.studies.store import Store
 
 STUDY = """
 dataset = "digits"

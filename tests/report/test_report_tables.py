@@ -11,10 +11,10 @@ import pytest
 from stores import accuracies_on_disk, invent_run, invent_study, study
 
 from fedkin.errors import InputError
-from fedkin.experiments.config import with_settings
-from fedkin.experiments.store import Store
 from fedkin.report import answer, tables
 from fedkin.report.reading import read_record
+from fedkin.studies.config import with_settings
+from fedkin.studies.store import Store
 
 
 def test_the_table_is_what_the_files_say(tmp_path):
@@ -108,7 +108,7 @@ def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
     assert set(record.labels) == {"Bi-level (solver svrg)", "Bi-level (solver cg)"}
     assert list(tables.summary(record).seeds) == [2, 2]
     looks = [record.look(label) for label in record.labels]
-    assert looks[0].colour == looks[1].colour
+    assert looks[0].color == looks[1].color
     assert looks[0].dashes != looks[1].dashes
 
 

@@ -15,13 +15,13 @@ import pytest
 from stores import invent_run
 from typer.testing import CliRunner
 
-from fedkin.cli import app
+from fedkin.cli.app import app
 from fedkin.errors import InputError
-from fedkin.experiments.config import RunConfig, load_study, with_settings
-from fedkin.experiments.store import Store
 from fedkin.report import condensed, evidence, reproduction, solvers, tables
 from fedkin.report.collected import read_reproduction
 from fedkin.report.reading import Missing, read_record
+from fedkin.studies.config import RunConfig, load_study, with_settings
+from fedkin.studies.store import Store
 
 RESULTS = Path(__file__).parents[2] / "results"
 COLLECTED = sorted(RESULTS.glob("*/index.csv"))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.numerics.ball import maximise_quadratic
+from fedkin.numerics.ball import maximize_quadratic
 
 
 @given(
@@ -18,7 +18,7 @@ def test_no_point_of_the_ball_is_better(seed, size, radius, shift):
     matrix = rng.normal(size=(size, size))
     matrix = matrix + matrix.T + shift * np.eye(size)
     vector = rng.normal(size=size) * 10 ** rng.uniform(-3, 1)
-    best = maximise_quadratic(matrix, vector, radius)
+    best = maximize_quadratic(matrix, vector, radius)
     assert np.linalg.norm(best.point) <= radius * (1 + 1e-8)
     assert best.value == pytest.approx(
         0.5 * best.point @ matrix @ best.point + vector @ best.point, rel=1e-9, abs=1e-9
@@ -35,14 +35,14 @@ def test_no_point_of_the_ball_is_better(seed, size, radius, shift):
 
 def test_by_hand():
     # x² + x on [−2, 2]: 6 at x = 2.
-    assert maximise_quadratic(np.array([[2.0]]), np.array([1.0]), 2.0).value == pytest.approx(6)
+    assert maximize_quadratic(np.array([[2.0]]), np.array([1.0]), 2.0).value == pytest.approx(6)
     # −x² + x: 1/4 at x = 1/2, inside.
-    assert maximise_quadratic(np.array([[-2.0]]), np.array([1.0]), 2.0).value == pytest.approx(0.25)
+    assert maximize_quadratic(np.array([[-2.0]]), np.array([1.0]), 2.0).value == pytest.approx(0.25)
     # The hard case: x² + y with x the top direction and nothing pushing along it, on the unit disc:
     # 1 − y² + y has its maximum 5/4 at y = 1/2.
-    hard = maximise_quadratic(np.diag([2.0, 0.0]), np.array([0.0, 1.0]), 1.0)
+    hard = maximize_quadratic(np.diag([2.0, 0.0]), np.array([0.0, 1.0]), 1.0)
     assert hard.value == pytest.approx(1.25, rel=1e-6)
     # A linear function: the radius times its length.
-    assert maximise_quadratic(np.zeros((2, 2)), np.array([3.0, 4.0]), 2.0).value == pytest.approx(
+    assert maximize_quadratic(np.zeros((2, 2)), np.array([3.0, 4.0]), 2.0).value == pytest.approx(
         10
     )

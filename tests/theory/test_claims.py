@@ -37,7 +37,7 @@ from fedkin.claims.regimes import (
     measured_border,
     predicted_border,
 )
-from fedkin.cli import app
+from fedkin.cli.app import app
 from fedkin.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -79,7 +79,7 @@ def test_excess_risks_against_closed_forms():
     for values, points in ((risks.local, 30), (risks.equal, 4 * 50), (risks.similar, 2 * 50)):
         error = values.std() / math.sqrt(600)
         assert abs(values.mean() - 3 / (2 * (points - 4))) <= 4 * error
-    # Far from the centre, equal weights have the bias of the mean of the truths, ½‖θ̄‖².
+    # Far from the center, equal weights have the bias of the mean of the truths, ½‖θ̄‖².
     away = Federation(similar=2, others=2, features=3, offset=50.0)
     sample = draw_sample(np.random.default_rng(0), away, valid=30, train=5000, runs=20)
     bias = 0.5 * np.sum(away.truths.mean(axis=0) ** 2)
@@ -93,11 +93,11 @@ def test_learned_weights_are_the_best_ones():
     federation = Federation(similar=2, others=2, features=3, offset=1.0)
     sample = draw_sample(np.random.default_rng(4), federation, valid=20, train=30, runs=1)
     nodes = Moments(*(array[0] for array in sample.nodes))
-    centre = Moments(*(array[0] for array in sample.centre))
-    found = learn_weights(nodes, centre, 0.6)
+    center = Moments(*(array[0] for array in sample.center))
+    found = learn_weights(nodes, center, 0.6)
     assert float(found.sum()) == pytest.approx(1)
     assert float(found.max()) <= 0.6 + 1e-9
-    reached = float(validation_loss(nodes, centre, found))
+    reached = float(validation_loss(nodes, center, found))
     steps = np.linspace(0, 0.6, 25)
     grid = [
         np.array([a, b, c, 1 - a - b - c])
@@ -106,7 +106,7 @@ def test_learned_weights_are_the_best_ones():
         for c in steps
         if 0 <= 1 - a - b - c <= 0.6
     ]
-    values = jax.vmap(lambda w: validation_loss(nodes, centre, w))(jnp.asarray(grid))
+    values = jax.vmap(lambda w: validation_loss(nodes, center, w))(jnp.asarray(grid))
     assert reached <= float(values.min()) + 1e-9
 
 

@@ -49,7 +49,7 @@ def point_hessians(objective, theta, points):
     return jax.vmap(of_one)(points.inputs, points.labels)
 
 
-def minimiser(objective, weights, batches):
+def minimizer(objective, weights, batches):
     """Newton's method: an independent solver."""
     theta = jnp.zeros(objective.size)
     for _ in range(20):
@@ -97,7 +97,7 @@ def test_the_constants_are_bounds(kind, seed, l2, intercept):
             assert np.linalg.eigvalsh(hessian(objective, theta, each))[0] >= (
                 found.strong_convexity - 1e-4 * found.smoothness
             )
-        # ℓ_1: every single point that a step may draw, and the centre's whole loss.
+        # ℓ_1: every single point that a step may draw, and the center's whole loss.
         steepest = [
             np.linalg.eigvalsh(each)[-1]
             for points in own
@@ -107,20 +107,20 @@ def test_the_constants_are_bounds(kind, seed, l2, intercept):
         assert max(steepest) <= found.smoothness * ROUNDING
     for _ in range(3):
         weights = rng.dirichlet(np.ones(len(own)))
-        theta = minimiser(objective, weights, own)
+        theta = minimizer(objective, weights, own)
         assert jnp.linalg.norm(theta) <= found.radius * ROUNDING
 
 
 def test_ridge_by_hand():
-    # One feature, no intercept, l2 = 1. Node: x = 1, 2 with y = 1, 0; centre: x = 1, y = 3.
-    # Curvatures of points 1 and 4 (+ 1); of the node 2.5 + 1; ∇L(0) = −½; of the centre 2 and −3.
+    # One feature, no intercept, l2 = 1. Node: x = 1, 2 with y = 1, 0; center: x = 1, y = 3.
+    # Curvatures of points 1 and 4 (+ 1); of the node 2.5 + 1; ∇L(0) = −½; of the center 2 and −3.
     nodes = [(np.array([[1.0], [2.0]]), np.array([1.0, 0.0]))]
     validation = (np.array([[1.0]]), np.array([3.0]))
     found = constants_of_data(Ridge(l2=1.0, intercept=False), nodes, validation)
     assert found.smoothness == pytest.approx(5, rel=1e-4)
     assert found.strong_convexity == pytest.approx(3.5, rel=1e-4)
     assert found.radius == pytest.approx(0.5 / 3.5, rel=1e-4)
-    # The centre's gradient is the larger: 3 + 2·(2R).
+    # The center's gradient is the larger: 3 + 2·(2R).
     assert found.lipschitz == pytest.approx(3 + 4 * 0.5 / 3.5, rel=1e-4)
     assert found.hessian_lipschitz == 0
     assert not found.estimated
@@ -143,7 +143,7 @@ def test_nodes_answer_with_the_same_numbers_through_the_federation():
     model = Ridge(l2=0.3)
     made = problem(model, nodes, validation, batch_size=1)
     replies, cost = made.federation.call("constants", {}, key=jax.random.key(0))
-    own, _ = made.centre.alone.call("constants", {}, key=jax.random.key(0))
+    own, _ = made.center.alone.call("constants", {}, key=jax.random.key(0))
     names = NodeSummary._fields
     found = constants(
         NodeSummary(**{name: replies[name] for name in names}),
@@ -207,7 +207,7 @@ def test_estimates_of_ridge_are_the_exact_eigenvalues(size):
     l2 = 0.3
     model = Ridge(l2=l2, intercept=False)
     objective = Objective.create(model, jnp.asarray(nodes[0][0]))
-    theta = minimiser(objective, [0.5, 0.5], [batch(points) for points in nodes])
+    theta = minimizer(objective, [0.5, 0.5], [batch(points) for points in nodes])
     found = estimate_constants(
         objective,
         [mini_batches(points, size) for points in nodes],

@@ -28,7 +28,7 @@ def test_one_dimension_by_hand():
     found = statistical_distance(target, [node], 3.0)
     assert found.exact
     assert found.upper == pytest.approx(8)
-    # Node and centre alike: no distance.
+    # Node and center alike: no distance.
     assert statistical_distance(target, [target], 3.0).upper == 0
 
 

@@ -18,7 +18,7 @@ def circle(points=6):
 
 
 def two_nodes(size=1.0):
-    """Ridge solutions (1, 0) and (−1, 0) on the same inputs; the centre's data are the first node's.
+    """Ridge solutions (1, 0) and (−1, 0) on the same inputs; the center's data are the first node's.
 
     The Hessian is H = ½I + λI everywhere, so F(w) = ½(Aw)ᵀH(Aw) − … is a convex quadratic.
     """
@@ -43,7 +43,7 @@ def test_reaches_the_requested_accuracy():
     cap = 0.505
     best = outer_loss(
         np.array([cap, 1 - cap])
-    )  # the first node is the centre's: all that is allowed
+    )  # the first node is the center's: all that is allowed
     first = outer_loss(np.array([0.5, 0.5]))
     epsilon = 0.5 * (first - best)
     result = fedkin.fit(

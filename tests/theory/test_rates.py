@@ -20,9 +20,9 @@ from fedkin.claims.local_svrg_error import (
 from fedkin.claims.quadratic_svrg import draw, local_svrg, quadratic_nodes
 from fedkin.claims.slopes import fit_slopes
 from fedkin.data.batches import stack_nodes
+from fedkin.methods.local_svrg import node as svrg
 from fedkin.models.linear import Ridge
 from fedkin.models.objective import Objective
-from fedkin.nodes import svrg
 from fedkin.theory.schedules import largest_learning_rate, local_svrg_bound
 
 pytestmark = pytest.mark.usefixtures("float64")

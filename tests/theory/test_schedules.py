@@ -31,7 +31,7 @@ def test_outer_smoothness_by_hand():
 def test_the_printed_outer_smoothness_is_too_small():
     """`eq:LF` has √K in its first term: a counterexample.
 
-    K = 36 nodes ½(θ ∓ 1)², a centre ½(θ + 1)², weights near equal ones.
+    K = 36 nodes ½(θ ∓ 1)², a center ½(θ + 1)², weights near equal ones.
 
     θ(w) = Σ±w_k stays near 0, so ℓ_0 is hardly more than 1, ℓ_1 = μ = 1 and ℓ_2 = 0. The paper's
     constant is then (2√K + K) ℓ_0² = 48, but ∇F changes √2·K = 50.9 times as fast as w along ±1.
@@ -62,13 +62,13 @@ def test_outer_smoothness_bounds_random_federations(seed, nodes):
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(nodes + 1, 2, 2))
     hessians = roots @ np.swapaxes(roots, 1, 2) + 0.3 * np.eye(2)
-    centres = rng.normal(size=(nodes + 1, 2))
+    centers = rng.normal(size=(nodes + 1, 2))
     gradients_seen = []
 
     def gradient(weights):
         total = np.einsum("k,kij->ij", weights, hessians[1:])
-        theta = np.linalg.solve(total, np.einsum("k,kij,kj->i", weights, hessians[1:], centres[1:]))
-        slopes = np.einsum("kij,kj->ki", hessians, theta - centres)
+        theta = np.linalg.solve(total, np.einsum("k,kij,kj->i", weights, hessians[1:], centers[1:]))
+        slopes = np.einsum("kij,kj->ki", hessians, theta - centers)
         gradients_seen.extend(np.linalg.norm(slopes, axis=1))
         return -slopes[1:] @ np.linalg.solve(total, slopes[0])
 

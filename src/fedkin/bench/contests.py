@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from fedkin.algorithms.local_svrg import LocalSvrg, solve_adjoint, solve_inner
 from fedkin.bench import torch_loop, work
 from fedkin.bench.problem import BATCH_SIZE, BenchProblem, batch_draws, svrg_draws
 from fedkin.bench.torch_loop import Parameters, TorchLoop, TorchSvrg
 from fedkin.errors import FedkinError
+from fedkin.methods.local_svrg.center import LocalSvrg, solve_adjoint, solve_inner
 from fedkin.types import Array
 
 PERIOD = 20
@@ -193,7 +193,7 @@ class Contests:
         """Steps of the solve for h, without refreshes."""
         problem = self.problem
         points = problem.nodes * PERIOD * BATCH_SIZE
-        target = problem.centre.loss_and_gradient(problem.theta)[1]
+        target = problem.center.loss_and_gradient(problem.theta)[1]
         torch_target = self.loop.parameters(problem.parameters(target))
         state = TorchSvrg(self.loop, _scaled(torch_target, 0.0), self.start, torch_target)
         draws = svrg_draws(self.key, problem.nodes, PERIOD, self.batches, 0.0)
@@ -237,7 +237,7 @@ class Contests:
 
         def ours() -> np.ndarray:
             solution = solve_inner(problem.federation, weights, problem.theta, self.key, settings)
-            target = problem.centre.loss_and_gradient(solution.point)[1]
+            target = problem.center.loss_and_gradient(solution.point)[1]
             adjoint, _ = solve_adjoint(
                 problem.federation,
                 weights,
@@ -282,10 +282,10 @@ class Contests:
         )
 
     def ditto(self) -> Contest:
-        """A synchronization of Ditto: the nodes' steps, and the centre's on its personal model."""
+        """A synchronization of Ditto: the nodes' steps, and the center's on its personal model."""
         problem = self.problem
         draws = batch_draws(self.key, problem.nodes, PERIOD, self.batches)
-        own_draws = batch_draws(self.key, 1, PERSONAL_STEPS, problem.centre.alone.batches)[0]
+        own_draws = batch_draws(self.key, 1, PERSONAL_STEPS, problem.center.alone.batches)[0]
         message = {"shared": problem.theta}
 
         def ours() -> np.ndarray:
@@ -293,7 +293,7 @@ class Contests:
                 "ditto_shared_round",
                 message | {"learning_rate": DITTO["learning_rate"]},
             )
-            personal, _ = problem.centre.alone.call(
+            personal, _ = problem.center.alone.call(
                 "ditto_personal_round",
                 message | DITTO,
                 key=self.key,
@@ -332,13 +332,13 @@ class Contests:
         )
 
     def pfedme(self) -> Contest:
-        """A synchronization of pFedMe: the nodes' local rounds, and the centre's."""
+        """A synchronization of pFedMe: the nodes' local rounds, and the center's."""
         problem = self.problem
         draws = batch_draws(self.key, problem.nodes, PERIOD, self.batches)
-        own_draws = batch_draws(self.key, 1, PERIOD, problem.centre.alone.batches)[0]
+        own_draws = batch_draws(self.key, 1, PERIOD, problem.center.alone.batches)[0]
         message = {"shared": problem.theta, **PFEDME}
         evaluations = 0
-        for learners in (problem.federation, problem.centre.alone):
+        for learners in (problem.federation, problem.center.alone):
             replies, _ = learners.call(
                 "pfedme_round",
                 message,
@@ -353,7 +353,7 @@ class Contests:
             shared = self._call(
                 "pfedme_round", message, iterations=PFEDME_ITERATIONS, reply="shared"
             )
-            personal, _ = problem.centre.alone.call(
+            personal, _ = problem.center.alone.call(
                 "pfedme_round",
                 message,
                 key=self.key,

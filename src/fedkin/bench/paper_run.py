@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import jax
 
-from fedkin.algorithms.bilevel import ProximalBilevel
-from fedkin.algorithms.hypergradient import SvrgSolver
-from fedkin.algorithms.local_svrg import LocalSvrg
 from fedkin.bench.problem import BenchProblem
-from fedkin.experiments.runner import Budget, run
-from fedkin.experiments.runner import begin as begin_run
+from fedkin.methods.bilevel.hypergradient import SvrgSolver
+from fedkin.methods.bilevel.outer import ProximalBilevel
+from fedkin.methods.local_svrg.center import LocalSvrg
+from fedkin.training.runner import Budget, run
+from fedkin.training.runner import begin as begin_run
 
 PERIOD, ROUNDS = 20, 20
 """τ and T_s/τ of the paper: 400 steps in each of the two solves of an outer iteration."""
@@ -40,7 +40,7 @@ def paper_run(problem: BenchProblem, outer_iterations: int, test_points: int = 5
         run(
             algorithm,
             problem.federation,
-            problem.centre,
+            problem.center,
             begin_run(algorithm, problem.federation, problem.theta),
             jax.random.key(0),
             budget=Budget(steps=steps),

@@ -27,7 +27,7 @@ METHODS = {
     "ditto": ("ditto_shared_round", {"steps": PERIOD}),
     "pfedme": ("pfedme_round", {"steps": PERIOD, "iterations": 20, "reply": "shared"}),
 }
-"""The main tasks of the methods: FedAvg needs `inner`, Bi-level `inner` and `adjoint`. What the centre
+"""The main tasks of the methods: FedAvg needs `inner`, Bi-level `inner` and `adjoint`. What the center
 compiles for itself, its gradient and evaluation, is not among them."""
 
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.algorithms.centre import Centre
 from fedkin.data.batches import divide
+from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.cnn import CNN
 from fedkin.models.objective import Objective
@@ -27,13 +27,13 @@ SEED = 0
 
 @dataclass(frozen=True)
 class BenchProblem:
-    """Nodes and a centre with random images: the time of a step does not depend on what they show.
+    """Nodes and a center with random images: the time of a step does not depend on what they show.
 
     Args:
         network: A name in `NETWORKS`.
         nodes: The number K of nodes.
         points: Images a node.
-        own_points: Images of the centre.
+        own_points: Images of the center.
     """
 
     network: str
@@ -74,7 +74,7 @@ class BenchProblem:
     def batched(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the same, parted into the mini-batches that fedkin uses."""
         images, labels = self.raw(node, points)
-        # The centre is a federation of its own, whose only node has the number 0.
+        # The center is a federation of its own, whose only node has the number 0.
         rows = np.stack(divide(points, BATCH_SIZE, SEED, node % self.nodes))
         return images[rows], labels[rows]
 
@@ -90,10 +90,10 @@ class BenchProblem:
         return SimulatedFederation(self.objective, nodes, batch_size=BATCH_SIZE, seed=SEED)
 
     @cached_property
-    def centre(self) -> Centre:
-        """The centre; its images are those of a node that does not take part."""
+    def center(self) -> Center:
+        """The center; its images are those of a node that does not take part."""
         own = self.prepared(self.nodes, self.own_points)
-        return Centre(self.objective, *own, batch_size=BATCH_SIZE, seed=SEED)
+        return Center(self.objective, *own, batch_size=BATCH_SIZE, seed=SEED)
 
     def parameters(self, vector: Vector) -> list[dict[str, np.ndarray]]:
         """Return a flat vector in the arrangement of the model, as NumPy arrays."""

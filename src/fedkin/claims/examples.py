@@ -1,7 +1,7 @@
 r"""`fedkin theory examples`: the paper's two worked examples.
 
-*Mean estimation*: the centre draws from N(0, 1), two nodes from N(a, 1) and N(−a, 1). No node is like the
-centre, and yet equal weights on both are. With sample means m, :math:`\hat w_1 = (m_0 - m_2)/(m_1 - m_2)`
+*Mean estimation*: the center draws from N(0, 1), two nodes from N(a, 1) and N(−a, 1). No node is like the
+center, and yet equal weights on both are. With sample means m, :math:`\hat w_1 = (m_0 - m_2)/(m_1 - m_2)`
 within [0, 1].
 
 *The error bound* (Assumption 3) in linear regression: Dist(w, W*) ≤ C_r √(F(w) − min F), with r = 2.
@@ -107,7 +107,7 @@ def error_bound_constant(federation: Federation, draws: int, rng: np.random.Gene
     """Return C_r for r = 2 and no cap: the largest Dist/√gap, which lies on the others' weights alone.
 
     With all of the others' weights u and the rest anywhere on the similar nodes, Dist² = ‖u‖² + (Σu)²/J,
-    and the gap is quadratic in u: the ratio does not change with the length of u. It is maximised over
+    and the gap is quadratic in u: the ratio does not change with the length of u. It is maximized over
     random directions and the corners, and climbed from the best of them.
     """
     others = federation.truths[federation.similar :]

@@ -21,12 +21,12 @@ from fedkin.errors import InputError
 from fedkin.report.figures import STYLE
 from fedkin.report.style import LOOKS
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
-"""Okabe and Ito's colours, for what are no methods."""
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
+"""Okabe and Ito's colors, for what are no methods."""
 
 DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 
-GREY = "#5A5A5A"
+GRAY = "#5A5A5A"
 
 WAYS = {"bilevel": "Bi-level", "local": "local training", "equal": "equal weights"}
 WAY_LOOKS = {"bilevel": LOOKS["bilevel"], "local": LOOKS["local"], "equal": LOOKS["fedavg"]}
@@ -74,7 +74,7 @@ def draw_rates(svrg: pd.DataFrame, rounds: pd.DataFrame, slopes: list[Slope]) ->
 def _svrg_panel(axes: Any, svrg: pd.DataFrame) -> None:
     fractions = values(svrg, "fraction")[::-1]
     periods = values(svrg, "period")
-    for period, colour in zip(periods, COLOURS, strict=False):
+    for period, color in zip(periods, COLORS, strict=False):
         for fraction, dashes in zip(fractions, DASHES, strict=False):
             curve = select(svrg, period=period, fraction=fraction)
             low = (curve["error"] - 2 * curve["standard_error"]).clip(lower=curve["error"] / 10)
@@ -82,11 +82,11 @@ def _svrg_panel(axes: Any, svrg: pd.DataFrame) -> None:
                 curve["steps"],
                 low,
                 curve["error"] + 2 * curve["standard_error"],
-                color=colour,
+                color=color,
                 alpha=0.25,
                 linewidth=0,
             )
-            style = {"color": colour, "dashes": dashes}
+            style = {"color": color, "dashes": dashes}
             axes.plot(curve["steps"], curve["error"], linewidth=1.8, **style)
             axes.plot(curve["steps"], curve["bound"], linewidth=0.9, alpha=0.75, **style)
     axes.set_yscale("log")
@@ -97,10 +97,10 @@ def _svrg_panel(axes: Any, svrg: pd.DataFrame) -> None:
     axes.set_title("Local-SVRG: error (thick) stays below its bound (thin)", loc="left")
     axes.set_xlim(left=0)
     handles = [
-        Line2D([], [], color=colour, linewidth=1.8, label=f"τ = {period:g}")
-        for period, colour in zip(periods, COLOURS, strict=False)
+        Line2D([], [], color=color, linewidth=1.8, label=f"τ = {period:g}")
+        for period, color in zip(periods, COLORS, strict=False)
     ] + [
-        Line2D([], [], color=GREY, dashes=dashes, label=f"γ = {_fraction(fraction)}γ₀")
+        Line2D([], [], color=GRAY, dashes=dashes, label=f"γ = {_fraction(fraction)}γ₀")
         for fraction, dashes in zip(fractions, DASHES, strict=False)
     ]
     axes.legend(handles=handles, loc="lower left", fontsize=8, handlelength=2.6)
@@ -115,7 +115,7 @@ def _fraction(value: float) -> str:
 
 def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem: str) -> None:
     own = [slope for slope in slopes if slope.outer_problem == problem]
-    for slope, colour, marker in zip(own, COLOURS, "os", strict=False):
+    for slope, color, marker in zip(own, COLORS, "os", strict=False):
         period = slope.period
         curve = select(rounds, outer_problem=problem, period=period)
         verdict = "no worse" if slope.no_worse else "worse"
@@ -126,7 +126,7 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
         axes.plot(
             curve["accuracy"],
             curve["rounds"],
-            color=colour,
+            color=color,
             marker=marker,
             markersize=3,
             linewidth=1,
@@ -134,8 +134,8 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
             label=label,
         )
         fitted = select(curve, fitted=True)
-        axes.plot(fitted["accuracy"], fitted["rounds"], color=colour, linewidth=2.6, alpha=0.6)
-        _guide(axes, fitted, slope, colour)
+        axes.plot(fitted["accuracy"], fitted["rounds"], color=color, linewidth=2.6, alpha=0.6)
+        _guide(axes, fitted, slope, color)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.invert_xaxis()
@@ -162,12 +162,12 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
     axes.set_ylim(low, high * (high / low) ** 0.35)
 
 
-def _guide(axes: Any, curve: pd.DataFrame, slope: Slope, colour: str) -> None:
+def _guide(axes: Any, curve: pd.DataFrame, slope: Slope, color: str) -> None:
     """Draw a line of the predicted slope over the range of the fit, shifted to lie beside the curve."""
     end = curve.iloc[-1]
     reach = np.array([curve["accuracy"].iloc[0], end["accuracy"]])
     line = 0.45 * end["rounds"] * (reach / end["accuracy"]) ** slope.predicted
-    axes.plot(reach, line, color=colour, dashes=(4, 2), linewidth=0.9, alpha=0.8)
+    axes.plot(reach, line, color=color, dashes=(4, 2), linewidth=0.9, alpha=0.8)
 
 
 def _power(value: float) -> str:
@@ -185,7 +185,7 @@ def draw_regimes(study: RegimeStudy, cells: pd.DataFrame) -> Figure:
         _map_panel(axes[1], study, cells, "valid")
         _map_panel(axes[2], study, cells, "train")
         handles: list[Any] = [
-            Patch(facecolor=WAY_LOOKS[way].colour, label=f"{title} wins")
+            Patch(facecolor=WAY_LOOKS[way].color, label=f"{title} wins")
             for way, title in WAYS.items()
         ]
         handles += [
@@ -209,7 +209,7 @@ def _cut_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame) -> None:
             curve["distance"],
             curve[way],
             2 * curve[f"{way}_standard_error"],
-            color=look.colour,
+            color=look.color,
             marker=look.marker,
             markersize=4.5,
             capsize=2,
@@ -219,7 +219,7 @@ def _cut_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame) -> None:
     axes.plot(
         curve["distance"],
         curve["similar"],
-        color=GREY,
+        color=GRAY,
         dashes=(2, 2),
         linewidth=1.2,
         label="similar nodes alone, if they were known",
@@ -237,20 +237,20 @@ def _map_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame, axis: str) ->
     sizes, distances = (np.array(values(chosen, name)) for name in (axis, "distance"))
     image = np.ones((len(distances), len(sizes), 3))
     for row in chosen.to_dict("records"):
-        colour = np.array(to_rgb(WAY_LOOKS[row["winner"]].colour))
+        color = np.array(to_rgb(WAY_LOOKS[row["winner"]].color))
         place = np.searchsorted(distances, row["distance"]), np.searchsorted(sizes, row[axis])
-        image[place] = colour if row["certain"] else 0.45 * colour + 0.55
+        image[place] = color if row["certain"] else 0.45 * color + 0.55
     axes.pcolormesh(_edges(sizes), _edges(distances), image, edgecolor="white", linewidth=0.6)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(False)
     for rival in ("local", "equal"):
         border = [each for each in measured_border(cells, axis, rival) if each.distance]
-        for colour, width in (("white", 3.4), ("black", 1.6)):
+        for color, width in (("white", 3.4), ("black", 1.6)):
             axes.plot(
                 [each.size for each in border],
                 [each.distance for each in border],
-                color=colour,
+                color=color,
                 linewidth=width,
                 marker="o",
                 markersize=4,
@@ -258,23 +258,23 @@ def _map_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame, axis: str) ->
     fine = np.geomspace(sizes[0], sizes[-1], 300)
     predicted = predicted_border(study, axis, fine)
     predicted = np.where(predicted > 0, predicted, np.nan)
-    for colour, width in (("white", 3.2), ("black", 1.5)):
-        axes.plot(fine, predicted, color=colour, linewidth=width, dashes=(4, 2))
+    for color, width in (("white", 3.2), ("black", 1.5)):
+        axes.plot(fine, predicted, color=color, linewidth=width, dashes=(4, 2))
     axes.set_xlim(_edges(sizes)[[0, -1]])
     axes.set_ylim(_edges(distances)[[0, -1]])
     other = (
         f"n_train = {study.fixed_train}" if axis == "valid" else f"n_valid = {study.fixed_valid}"
     )
     axes.set_xlabel(
-        "n_valid: points of the centre" if axis == "valid" else "n_train: points of a node"
+        "n_valid: points of the center" if axis == "valid" else "n_train: points of a node"
     )
     axes.set_ylabel("distance G of the dissimilar nodes")
     axes.set_title(f"Who has the smallest excess risk; {other}", loc="left")
 
 
-def _edges(centres: np.ndarray) -> np.ndarray:
-    """Return the borders of cells around these centres, in the logarithm."""
-    logs = np.log(centres)
+def _edges(centers: np.ndarray) -> np.ndarray:
+    """Return the borders of cells around these centers, in the logarithm."""
+    logs = np.log(centers)
     middle = (logs[1:] + logs[:-1]) / 2
     return np.exp(np.concatenate([[2 * logs[0] - middle[0]], middle, [2 * logs[-1] - middle[-1]]]))
 
@@ -290,8 +290,8 @@ def draw_cap(cells: pd.DataFrame, bounds: pd.DataFrame, nodes: int) -> Figure:
 
     def draw(figure: Figure, axes: Any) -> None:
         for number, (similar, curve) in enumerate(groups):
-            colour, marker = COLOURS[number % len(COLOURS)], "os^Dv*"[number % 6]
-            common = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.5}
+            color, marker = COLORS[number % len(COLORS)], "os^Dv*"[number % 6]
+            common = {"color": color, "marker": marker, "markersize": 4, "linewidth": 1.5}
             axes[0].errorbar(
                 curve["cap"],
                 curve["excess_risk"],
@@ -305,14 +305,14 @@ def draw_cap(cells: pd.DataFrame, bounds: pd.DataFrame, nodes: int) -> Figure:
             axes[0].plot(
                 bound["cap"],
                 scale * bound["sampling_term"],
-                color=colour,
+                color=color,
                 dashes=(2, 2),
                 linewidth=1,
             )
             axes[1].plot(curve["cap"], curve["weight_on_others"], **common)
             axes[2].plot(curve["cap"], curve["effective_nodes"], **common)
             for panel in axes:
-                panel.axvline(1 / similar, color=colour, linewidth=0.8, alpha=0.6)
+                panel.axvline(1 / similar, color=color, linewidth=0.8, alpha=0.6)
         axes[0].set_yscale("log")
         axes[0].set_ylabel("excess risk")
         axes[0].set_title("Excess risk falls until b = 1/J, then is flat or rises", loc="left")
@@ -330,9 +330,9 @@ def draw_cap(cells: pd.DataFrame, bounds: pd.DataFrame, nodes: int) -> Figure:
             handles=[
                 *axes[0].get_legend_handles_labels()[0],
                 Line2D(
-                    [], [], color=GREY, dashes=(2, 2), label="first term of Corollary 2, scaled"
+                    [], [], color=GRAY, dashes=(2, 2), label="first term of Corollary 2, scaled"
                 ),
-                Line2D([], [], color=GREY, linewidth=0.8, label="b = 1/J"),
+                Line2D([], [], color=GRAY, linewidth=0.8, label="b = 1/J"),
             ],
             fontsize=8,
             frameon=True,
@@ -354,12 +354,12 @@ def draw_examples(
     def draw(figure: Figure, axes: Any) -> None:
         for number, offset in enumerate(values(means, "offset")):
             curve = select(means, offset=offset)
-            colour, marker = COLOURS[number % len(COLOURS)], "os^Dv*"[number % 6]
+            color, marker = COLORS[number % len(COLORS)], "os^Dv*"[number % 6]
             axes[0].errorbar(
                 curve["valid"],
                 curve["weight_error"],
                 2 * curve["weight_error_standard_error"],
-                color=colour,
+                color=color,
                 marker=marker,
                 markersize=4.5,
                 linestyle="none",
@@ -367,7 +367,7 @@ def draw_examples(
                 label=f"a = {offset:g}",
             )
             axes[0].plot(
-                curve["valid"], curve["predicted_weight_error"], color=colour, linewidth=1.2
+                curve["valid"], curve["predicted_weight_error"], color=color, linewidth=1.2
             )
         axes[0].set_title("Mean estimation: ŵ tends to (½, ½)", loc="left")
         axes[0].set_xlabel("n_valid")
@@ -377,7 +377,7 @@ def draw_examples(
             scatter["gap"],
             scatter["distance_to_best"],
             s=5,
-            color=COLOURS[0],
+            color=COLORS[0],
             alpha=0.5,
             linewidth=0,
         )
@@ -386,7 +386,7 @@ def draw_examples(
         axes[1].plot(
             gaps,
             constant * np.sqrt(gaps),
-            color=COLOURS[4],
+            color=COLORS[4],
             linewidth=1.6,
             label="C_r √(F(w) − min F)",
         )
@@ -395,15 +395,15 @@ def draw_examples(
         axes[1].set_ylabel("Dist(w, W*)")
         axes[1].legend()
         lines: Mapping[str, tuple[str, str, str]] = {
-            "error_bound_constant": ("C_r", COLOURS[4], "o"),
-            "distance": ("G", COLOURS[0], "s"),
-            "product": ("C_r · G", GREY, "^"),
+            "error_bound_constant": ("C_r", COLORS[4], "o"),
+            "distance": ("G", COLORS[0], "s"),
+            "product": ("C_r · G", GRAY, "^"),
         }
-        for column, (label, colour, marker) in lines.items():
+        for column, (label, color, marker) in lines.items():
             axes[2].plot(
                 constants["offset"],
                 constants[column],
-                color=colour,
+                color=color,
                 marker=marker,
                 markersize=4.5,
                 linewidth=1.5,

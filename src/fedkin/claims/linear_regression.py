@@ -1,8 +1,8 @@
 r"""Linear regression federations, and the three ways to learn from them, solved exactly.
 
 The paper's example (`sec:EBexampel`): inputs x ~ N(0, I) everywhere, labels y = xᵀθ_k + noise. J nodes have
-the centre's θ_0 = 0, the others θ_k at distance δ from it, in a cone around one direction, so that no mixture
-of them is like the centre (Assumption 2').
+the center's θ_0 = 0, the others θ_k at distance δ from it, in a cone around one direction, so that no mixture
+of them is like the center (Assumption 2').
 
 All that a least-squares fit needs of a data set are A = XᵀX/n and c = Xᵀy/n. Their joint distribution is
 known (Wishart and normal), so they are drawn directly, which makes data sets of any size equally cheap. The
@@ -38,7 +38,7 @@ class Federation:
     """What the data of a federation are drawn from.
 
     Args:
-        similar: J, the nodes with the centre's distribution.
+        similar: J, the nodes with the center's distribution.
         others: K − J.
         features: d.
         offset: δ, the distance of the other nodes' θ_k from θ_0.
@@ -88,7 +88,7 @@ class Sample(NamedTuple):
     """The data of many federations: the first axis runs over them."""
 
     nodes: Moments
-    centre: Moments
+    center: Moments
 
 
 class ExcessRisks(NamedTuple):
@@ -135,12 +135,12 @@ def draw_moments(
 def draw_sample(
     rng: np.random.Generator, federation: Federation, *, valid: int, train: int, runs: int
 ) -> Sample:
-    """Draw the data of the centre and of all nodes, `runs` times."""
+    """Draw the data of the center and of all nodes, `runs` times."""
     own = np.zeros((1, federation.features))
-    centre = draw_moments(rng, own, federation.noise, valid, runs)
+    center = draw_moments(rng, own, federation.noise, valid, runs)
     return Sample(
         draw_moments(rng, federation.truths, federation.noise, train, runs),
-        Moments(centre.matrix[:, 0], centre.vector[:, 0]),
+        Moments(center.matrix[:, 0], center.vector[:, 0]),
     )
 
 
@@ -159,12 +159,12 @@ def excess_risks(sample: Sample, cap: float, similar: int) -> ExcessRisks:
 
 @jax.jit
 def _solve_all(sample: Sample, cap: Array | float, similar: Array | int) -> tuple[Array, ...]:
-    def one(nodes: Moments, centre: Moments) -> tuple[Array, ...]:
+    def one(nodes: Moments, center: Moments) -> tuple[Array, ...]:
         count = len(nodes.vector)
-        weights = learn_weights(nodes, centre, cap)
+        weights = learn_weights(nodes, center, cap)
         even = jnp.full(count, 1 / count)
         ideal = jnp.where(jnp.arange(count) < similar, 1 / similar, 0.0)
-        local = jnp.linalg.solve(centre.matrix, centre.vector)
+        local = jnp.linalg.solve(center.matrix, center.vector)
         found = jnp.stack([model(nodes, weights), local, model(nodes, even), model(nodes, ideal)])
         alone = jnp.linalg.solve(nodes.matrix, nodes.vector[..., None])[..., 0]
         largest = jnp.max(jnp.linalg.norm(jnp.concatenate([found, alone]), axis=1))
@@ -179,14 +179,14 @@ def model(nodes: Moments, weights: Array) -> Array:
     return jnp.linalg.solve(matrix, weights @ nodes.vector)
 
 
-def validation_loss(nodes: Moments, centre: Moments, weights: Array) -> Array:
+def validation_loss(nodes: Moments, center: Moments, weights: Array) -> Array:
     """Return F(w), up to a constant."""
     theta = model(nodes, weights)
-    return 0.5 * theta @ centre.matrix @ theta - centre.vector @ theta
+    return 0.5 * theta @ center.matrix @ theta - center.vector @ theta
 
 
-def learn_weights(nodes: Moments, centre: Moments, cap: Array | float) -> Array:
-    """Minimise F over the capped simplex, by projected gradient steps whose length adapts itself.
+def learn_weights(nodes: Moments, center: Moments, cap: Array | float) -> Array:
+    """Minimize F over the capped simplex, by projected gradient steps whose length adapts itself.
 
     A step that lowers F is taken, and the next is twice as long; another is not, and the next is a
     quarter as long: the rule of `AdaptiveBilevel`, with exact gradients.
@@ -194,7 +194,7 @@ def learn_weights(nodes: Moments, centre: Moments, cap: Array | float) -> Array:
     count = len(nodes.vector)
 
     def loss(weights: Array) -> Array:
-        return validation_loss(nodes, centre, weights)
+        return validation_loss(nodes, center, weights)
 
     def step(_: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         weights, value, length = state

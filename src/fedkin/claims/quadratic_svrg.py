@@ -3,7 +3,7 @@ r"""Algorithm 1 on ridge regression, for many runs at once.
 The studies need millions of steps of tiny problems, many times over. For quadratic losses the gradient of a
 point is :math:`x_i (x_i^\top \theta) + \lambda\theta - c_i`, so a whole step of all runs and nodes is a few
 operations on one array, and a node's full gradient one product. The same algorithm as in
-`fedkin.nodes.svrg`, step by step and draw by draw; a test holds the two together.
+`fedkin.methods.local_svrg.node`, step by step and draw by draw; a test holds the two together.
 """
 
 from functools import partial
@@ -77,7 +77,7 @@ def local_svrg(
     every: Array | int = 1,
     keep: int = 1,
 ) -> Array:
-    r"""Minimise :math:`\sum_k w_k (\frac12 x^\top A_k x - c_k^\top x)` from zero in every run.
+    r"""Minimize :math:`\sum_k w_k (\frac12 x^\top A_k x - c_k^\top x)` from zero in every run.
 
     Args:
         nodes: The matrices A_k, as means over points.

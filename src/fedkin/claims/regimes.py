@@ -1,4 +1,4 @@
-"""`fedkin theory regimes`: who wins, as the centre's points, the nodes' points and the distance G vary?
+"""`fedkin theory regimes`: who wins, as the center's points, the nodes' points and the distance G vary?
 
 For every cell of two grids, n_valid × G and n_train × G, the excess risks of Bi-level, local training and
 equal weights, each mean over many federations; and the borders that the paper's bounds predict.
@@ -180,7 +180,7 @@ def measured_border(
 ) -> list[Border]:
     """Return for every size the G at which Bi-level (or another way) and a rival change places.
 
-    Interpolated between neighbouring G where the logarithm of the ratio of risks changes its sign. Nothing
+    Interpolated between neighboring G where the logarithm of the ratio of risks changes its sign. Nothing
     where it does not: `always` then says who is ahead at every G.
     """
     rows = []

@@ -1,6 +1,6 @@
 """A node's points, parted once and for all into mini-batches.
 
-A model with batch normalisation has no loss of single points, only of mini-batches. So a node's
+A model with batch normalization has no loss of single points, only of mini-batches. So a node's
 points are divided into fixed mini-batches of (nearly) equal size; one step draws one of them, and the
 full gradient is the mean over all of them. The variance-reduced gradient is then unbiased for every
 model, exactly.
@@ -22,7 +22,7 @@ class NodeData(NamedTuple):
     """The points of one node, or of all nodes stacked, and their division into mini-batches.
 
     Points lie in memory as they are used: mini-batch by mini-batch, and within one the points run
-    along the *last* axis, so that what is computed for each point alike is computed for neighbours
+    along the *last* axis, so that what is computed for each point alike is computed for neighbors
     in memory, and fetching a mini-batch copies one piece of memory. In a simulation all nodes share
     the pool of mini-batches; only `first`, `batches` and `points` then have an axis of nodes.
     """

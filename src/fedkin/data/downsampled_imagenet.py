@@ -49,7 +49,7 @@ PAPER_GROUPS: tuple[tuple[PaperClass, ...], ...] = tuple(
         },
         {
             61: "red fox",
-            66: "grey fox",
+            66: "gray fox",
             68: "Pekinese",
             101: "white wolf",
             114: "Appenzeller",

@@ -1,4 +1,4 @@
-"""A federation's data: what every node holds, what the centre holds, and how it came about."""
+"""A federation's data: what every node holds, what the center holds, and how it came about."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +137,6 @@ def build_federation(source: ImageSource, description: FederationDescription) ->
 def _rotate(images: np.ndarray, rotation: Rotation | None) -> np.ndarray:
     if rotation is None:
         return images
-    # In rows and columns, `rot90` turns the first axis towards the second: anticlockwise on paper.
+    # In rows and columns, `rot90` turns the first axis toward the second: anticlockwise on paper.
     turns = {"clockwise": -1, "anticlockwise": 1}[rotation]
     return np.ascontiguousarray(np.rot90(images, turns, axes=(1, 2)))

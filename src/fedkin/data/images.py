@@ -22,7 +22,7 @@ TEST_NAMES = ("test", "validation", "valid", "val")
 class ImageSource:
     """A data set of images of one size, as it was published: a training and a test part.
 
-    Images are `uint8` of shape `(n, height, width, channels)`, channels last (1 for grey); labels
+    Images are `uint8` of shape `(n, height, width, channels)`, channels last (1 for gray); labels
     are `int32` and count from 0; `classes[label]` is the name of a class.
     """
 
@@ -52,7 +52,7 @@ class ImageSource:
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise InputError(
                 f"training images of {self.name} have shape {self.train_images.shape[1:]} but test "
-                f"images {self.test_images.shape[1:]}: make them the same size and colour"
+                f"images {self.test_images.shape[1:]}: make them the same size and color"
             )
 
     @cached_property
@@ -79,8 +79,8 @@ class EncodedImages:
     """For messages: where an image stands."""
 
 
-class _ColourFoundError(Exception):
-    """A coloured image in a part that had looked grey."""
+class _ColorFoundError(Exception):
+    """A colored image in a part that had looked gray."""
 
 
 def decode_parts(
@@ -88,31 +88,31 @@ def decode_parts(
     make_array: Callable[[int, tuple[int, ...]], np.ndarray],
     progress: Progress | None = None,
 ) -> list[np.ndarray]:
-    """Decode the parts of a data set, all to grey where every image is grey, else all to RGB.
+    """Decode the parts of a data set, all to gray where every image is gray, else all to RGB.
 
     `make_array(part, shape)` gives the `uint8` array to be filled, so that the caller can put it
     into a file: the decoded images are then never in memory twice.
     """
-    colour = False
+    color = False
     while True:
         try:
             return [
-                _decode_part(part, colour, lambda shape, i=i: make_array(i, shape), progress)
+                _decode_part(part, color, lambda shape, i=i: make_array(i, shape), progress)
                 for i, part in enumerate(parts)
             ]
-        except _ColourFoundError:
-            colour = True
+        except _ColorFoundError:
+            color = True
 
 
 def _decode_part(
     part: EncodedImages,
-    colour: bool,
+    color: bool,
     make_array: Callable[[tuple[int, ...]], np.ndarray],
     progress: Progress | None,
 ) -> np.ndarray:
     images: np.ndarray | None = None
     for i, blob in enumerate(part.blobs()):
-        pixels = _decode_image(blob, colour, part.place(i))
+        pixels = _decode_image(blob, color, part.place(i))
         if images is None:
             images = make_array((part.count, *pixels.shape))
         if pixels.shape != images.shape[1:]:
@@ -128,20 +128,20 @@ def _decode_part(
     return images
 
 
-def _decode_image(blob: bytes, colour: bool, place: str) -> np.ndarray:
+def _decode_image(blob: bytes, color: bool, place: str) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(blob)) as image:
             if image.mode.startswith(("I", "F")):
                 raise ValueError("more than 8 bits a channel")
-            if image.mode not in ("1", "L", "LA") and not colour:
-                raise _ColourFoundError
-            pixels = np.asarray(image.convert("RGB" if colour else "L"))
+            if image.mode not in ("1", "L", "LA") and not color:
+                raise _ColorFoundError
+            pixels = np.asarray(image.convert("RGB" if color else "L"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         # Pillow reports damage as any of these, depending on the format.
         raise InputError(
             f"{place} cannot be decoded ({error}): it is damaged or not an 8-bit image; replace it"
         ) from error
-    return pixels if colour else pixels[..., None]
+    return pixels if color else pixels[..., None]
 
 
 def check_label_range(labels: np.ndarray, classes: int, origin: str) -> None:

@@ -19,14 +19,14 @@ COMPARISONS = {
 }
 
 
-def keep_labelled(table: Table, label: str) -> Table:
+def keep_labeled(table: Table, label: str) -> Table:
     """Leave out the rows whose label is missing: neither training nor judging can use them."""
-    labelled = np.flatnonzero(~missing_cells(table.column(label)))
-    if labelled.size == 0:
+    labeled = np.flatnonzero(~missing_cells(table.column(label)))
+    if labeled.size == 0:
         raise InputError(
             f"{table.owner}: no row has a value in the label column '{shorten(label)}'"
         )
-    return table.take(labelled)
+    return table.take(labeled)
 
 
 def binary_label(table: Table, label: str, positive: str) -> Table:

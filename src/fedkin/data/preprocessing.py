@@ -1,6 +1,6 @@
-r"""The centre's side of preprocessing: from the nodes' summaries to one transformation for all.
+r"""The center's side of preprocessing: from the nodes' summaries to one transformation for all.
 
-The centre merges the summaries of `summaries.py` into a `Preprocessing`, frozen and written as
+The center merges the summaries of `summaries.py` into a `Preprocessing`, frozen and written as
 JSON, and sends it back; each node transforms its own rows with it. The merge is exact and does not
 cancel, however far a column is from zero (Chan, Golub and LeVeque, 1983): with counts $n_k$, means
 $m_k$ and sums of squared deviations $s_k$,
@@ -38,7 +38,7 @@ FARTHEST = 1e6
 
 
 class NumericColumn(Frozen):
-    """A missing value becomes the mean, that is 0 after standardisation."""
+    """A missing value becomes the mean, that is 0 after standardization."""
 
     kind: Literal["numeric"] = "numeric"
     name: str
@@ -63,7 +63,7 @@ class Classes(Frozen):
 
 
 class Quantity(Frozen):
-    """The label of a regression, standardised for training."""
+    """The label of a regression, standardized for training."""
 
     kind: Literal["quantity"] = "quantity"
     name: str
@@ -71,7 +71,7 @@ class Quantity(Frozen):
     standard_deviation: float = Field(gt=0)
 
     def restore(self, values: np.ndarray) -> np.ndarray:
-        """Bring standardised values back to the label's own unit."""
+        """Bring standardized values back to the label's own unit."""
         return self.mean + self.standard_deviation * np.asarray(values, dtype=np.float64)
 
 
@@ -122,7 +122,7 @@ def agree(
 ) -> Preprocessing:
     """Merge the nodes' summaries (by node name); check that the other tables fit them.
 
-    The nodes have summarised their tables with the missing codes already taken out.
+    The nodes have summarized their tables with the missing codes already taken out.
     """
     tables = {f"node '{name}'": summary for name, summary in nodes.items()}
     tables["the validation table"] = validation
@@ -261,13 +261,13 @@ def transform(table: Table, preprocessing: Preprocessing) -> np.ndarray:
     for column in preprocessing.columns:
         values = table.column(column.name)
         if isinstance(column, NumericColumn):
-            blocks.append(_standardise(table, column, values))
+            blocks.append(_standardize(table, column, values))
         else:
             blocks.append(_indicate(column, values))
     return np.concatenate(blocks, axis=1).astype(np.float32)
 
 
-def _standardise(table: Table, column: NumericColumn, values: Column) -> np.ndarray:
+def _standardize(table: Table, column: NumericColumn, values: Column) -> np.ndarray:
     if not is_numeric(values):
         row = first_text(values) or 0
         raise InputError(
@@ -296,7 +296,7 @@ def _indicate(column: CategoricalColumn, values: Column) -> np.ndarray:
 
 
 def transform_label(table: Table, preprocessing: Preprocessing) -> np.ndarray:
-    """Return the label: the number of each row's class, or the standardised quantity."""
+    """Return the label: the number of each row's class, or the standardized quantity."""
     label = preprocessing.label
     values = table.column(label.name)
     if isinstance(label, Quantity):

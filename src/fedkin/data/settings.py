@@ -97,8 +97,8 @@ _IMAGENET_CLASSES = tuple(
     tuple(range(end - len(group), end))
     for group, end in zip(PAPER_GROUPS, _group_ends, strict=True)
 )
-_GREY = ((0.42, 0.08, 0.38, 0.12), (0.12, 0.38, 0.08, 0.42))
-_COLOUR = ((0.36, 0.04, 0.54, 0.06), (0.04, 0.36, 0.06, 0.54))
+_GRAY = ((0.42, 0.08, 0.38, 0.12), (0.12, 0.38, 0.08, 0.42))
+_COLOR = ((0.36, 0.04, 0.54, 0.06), (0.04, 0.36, 0.06, 0.54))
 
 
 def _in_full(
@@ -121,19 +121,19 @@ def _in_full(
 
 
 _SETTING_FOUR: dict[str, Setting] = {
-    "mnist": _in_full(_MNIST_CLASSES, _GREY, _cycle(2, 0, 1, 5), (4000, 500, 5000)),
-    "fashion-mnist": _in_full(_MNIST_CLASSES, _GREY, _cycle(2, 0, 1, 5), (4000, 500, 5000)),
+    "mnist": _in_full(_MNIST_CLASSES, _GRAY, _cycle(2, 0, 1, 5), (4000, 500, 5000)),
+    "fashion-mnist": _in_full(_MNIST_CLASSES, _GRAY, _cycle(2, 0, 1, 5), (4000, 500, 5000)),
     "cifar10": _in_full(
-        ((1, 9), (0, 8), (2, 3, 4), (5, 6, 7)), _COLOUR, _cycle(1, 0, 2, 5), (4000, 500, 5000)
+        ((1, 9), (0, 8), (2, 3, 4), (5, 6, 7)), _COLOR, _cycle(1, 0, 2, 5), (4000, 500, 5000)
     ),
     "downsampled-imagenet": _in_full(
-        _IMAGENET_CLASSES, _COLOUR, _interleaved_cycle(_IMAGENET_CLASSES), (4000, 1500, 1000)
+        _IMAGENET_CLASSES, _COLOR, _interleaved_cycle(_IMAGENET_CLASSES), (4000, 1500, 1000)
     ),
     "tiny-imagenet32": _in_full(
-        _TINY_CLASSES, _COLOUR, _interleaved_cycle(_TINY_CLASSES), (4000, 1500, 1000)
+        _TINY_CLASSES, _COLOR, _interleaved_cycle(_TINY_CLASSES), (4000, 1500, 1000)
     ),
     # MNIST's classes; 15 nodes of 200 draw each of the 1,198 training images 2.5 times on average.
-    "digits": _in_full(_MNIST_CLASSES, _GREY, _cycle(2, 0, 1, 5), (200, 60, 500)),
+    "digits": _in_full(_MNIST_CLASSES, _GRAY, _cycle(2, 0, 1, 5), (200, 60, 500)),
 }
 """Settings 1-3 leave a part of it out."""
 

@@ -44,28 +44,28 @@ class KnownDataSet:
 DATA_SETS: dict[str, KnownDataSet] = {
     each.name: each
     for each in (
-        KnownDataSet("digits", "1,797 handwritten digits, 8x8, grey; comes with scikit-learn"),
-        KnownDataSet("mnist", "70,000 handwritten digits, 28x28, grey", ("mnist",), "ylecun/mnist"),
+        KnownDataSet("digits", "1,797 handwritten digits, 8x8, gray; comes with scikit-learn"),
+        KnownDataSet("mnist", "70,000 handwritten digits, 28x28, gray", ("mnist",), "ylecun/mnist"),
         KnownDataSet(
             "fashion-mnist",
-            "70,000 pieces of clothing, 28x28, grey",
+            "70,000 pieces of clothing, 28x28, gray",
             ("fashion-mnist",),
             "zalando-datasets/fashion_mnist",
         ),
         KnownDataSet(
             "cifar10",
-            "60,000 photographs of 10 classes, 32x32, colour",
+            "60,000 photographs of 10 classes, 32x32, color",
             ("cifar10", "cifar10-jpeg"),
             "uoft-cs/cifar10",
         ),
         KnownDataSet(
             "tiny-imagenet32",
-            "20,000 photographs of 40 animals, 32x32, colour",
+            "20,000 photographs of 40 animals, 32x32, color",
             ("tiny-imagenet32",),
         ),
         KnownDataSet(
             "downsampled-imagenet",
-            "the paper's 40 classes of ImageNet, 32x32, colour; the official .npz files",
+            "the paper's 40 classes of ImageNet, 32x32, color; the official .npz files",
             ("downsampled-imagenet",),
         ),
     )

@@ -1,7 +1,7 @@
 """A node's side of preprocessing: what ONE node answers about its table, never a row.
 
 For a numeric column the count, the mean and the sum of squared deviations from it; for a text
-column its set of categories; for the label its set of classes. The centre's side is
+column its set of categories; for the label its set of classes. The center's side is
 `preprocessing.py`.
 """
 
@@ -65,7 +65,7 @@ class TableSummary(Frozen):
     label: ColumnSummary
 
 
-def summarise(
+def summarize(
     table: Table, label: str, task: Task = "classification", categorical: Sequence[str] = ()
 ) -> TableSummary:
     """Answer for one node: counts, means, squared deviations, categories and classes."""
@@ -76,17 +76,17 @@ def summarise(
     return TableSummary(
         rows=table.rows,
         columns={
-            name: _summarise_column(table, name, categorical=name in categorical)
+            name: _summarize_column(table, name, categorical=name in categorical)
             for name in features
         },
-        label=_summarise_label(table, label, task),
+        label=_summarize_label(table, label, task),
     )
 
 
-def _summarise_column(table: Table, name: str, categorical: bool) -> ColumnSummary:
+def _summarize_column(table: Table, name: str, categorical: bool) -> ColumnSummary:
     values = table.columns[name]
     if is_numeric(values) and not categorical:
-        return _summarise_numbers(values)
+        return _summarize_numbers(values)
     categories = categories_of(values)
     if len(categories) > MOST_CATEGORIES:
         slip = None if categorical or not mostly_numbers(values) else first_text(values)
@@ -109,7 +109,7 @@ def _summarise_column(table: Table, name: str, categorical: bool) -> ColumnSumma
     )
 
 
-def _summarise_numbers(values: Column) -> NumericSummary:
+def _summarize_numbers(values: Column) -> NumericSummary:
     present = values[~np.isnan(values)]
     if present.size == 0:
         return NumericSummary(count=0, mean=0.0, squared_deviations=0.0)
@@ -119,7 +119,7 @@ def _summarise_numbers(values: Column) -> NumericSummary:
     )
 
 
-def _summarise_label(table: Table, label: str, task: Task) -> ColumnSummary:
+def _summarize_label(table: Table, label: str, task: Task) -> ColumnSummary:
     values = table.columns[label]
     if missing_cells(values).any():
         raise InputError(f"{table.owner} has rows without a label; leave them out")
@@ -130,7 +130,7 @@ def _summarise_label(table: Table, label: str, task: Task) -> ColumnSummary:
                 f"{table.owner}: the label '{shorten(label)}' is '{shorten(values[row])}' in "
                 f"{table.where(row)}; regression needs numbers"
             )
-        return _summarise_numbers(values)
+        return _summarize_numbers(values)
     classes = categories_of(values)
     if len(classes) > MOST_CATEGORIES or (is_numeric(values) and _looks_measured(values)):
         raise InputError(

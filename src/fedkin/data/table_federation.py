@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedkin.data.preprocessing import Preprocessing, agree, transform, transform_label
-from fedkin.data.summaries import TableSummary, Task, summarise
+from fedkin.data.summaries import TableSummary, Task, summarize
 from fedkin.data.tables import Table
 
 
@@ -18,7 +18,7 @@ class Points(NamedTuple):
 
 
 class TableFederation(NamedTuple):
-    """The matrices of every node, of the centre, and how they were made."""
+    """The matrices of every node, of the center, and how they were made."""
 
     nodes: dict[str, Points]
     validation: Points
@@ -35,11 +35,11 @@ def federate(
     categorical: Sequence[str] = (),
     missing_codes: Mapping[str, float] | None = None,
 ) -> TableFederation:
-    """Let every node summarise its table, the centre agree, and every node transform its rows."""
+    """Let every node summarize its table, the center agree, and every node transform its rows."""
 
     def answer(table: Table) -> TableSummary:
         without_codes = table.with_missing_codes(missing_codes or {})
-        return summarise(without_codes, label, task, categorical)
+        return summarize(without_codes, label, task, categorical)
 
     def points(table: Table) -> Points:
         return Points(transform(table, preprocessing), transform_label(table, preprocessing))

@@ -1,1 +1,1 @@
-"""How the centre talks to the nodes: one verb, several engines."""
+"""How the center talks to the nodes: one verb, several engines."""

@@ -2,7 +2,7 @@
 
 Every reply is checked. A node whose reply is missing or bad is left out of that synchronization: the
 weighted mean of the other replies stands in for its own, which makes every weighted sum what it would
-be with the weights renormalised over the others, and moves the weight of a node whose slope is not
+be with the weights renormalized over the others, and moves the weight of a node whose slope is not
 known neither up nor down. It also is a strike. A node with three strikes in a row is dropped; one that
 has come back is taken in when the next outer step begins.
 """

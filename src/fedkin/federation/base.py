@@ -1,4 +1,4 @@
-"""The one seam between the centre and the nodes."""
+"""The one seam between the center and the nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ class Cost:
     """What communication and computation have cost; costs add up."""
 
     synchronizations: int = 0
-    """Rounds of communication of the centre with all nodes."""
+    """Rounds of communication of the center with all nodes."""
     bytes_up: int = 0
-    """Bytes of the arrays that nodes sent to the centre, over all nodes."""
+    """Bytes of the arrays that nodes sent to the center, over all nodes."""
     bytes_down: int = 0
-    """Bytes of the arrays that the centre sent to nodes, over all nodes."""
+    """Bytes of the arrays that the center sent to nodes, over all nodes."""
     node_points: tuple[int, ...] = ()
     """Gradients or Hessian-vector products of single points of each node, as the algorithm counts them; the
-    centre, where it computes too, comes after the nodes."""
+    center, where it computes too, comes after the nodes."""
 
     @property
     def points(self) -> int:
@@ -46,7 +46,7 @@ class Cost:
 
 
 class Federation(Protocol):
-    """The nodes, as the centre sees them: it may ask, and nothing else."""
+    """The nodes, as the center sees them: it may ask, and nothing else."""
 
     @property
     def objective(self) -> Objective:
@@ -89,12 +89,12 @@ class Federation(Protocol):
         """Ask all nodes to do a task: one synchronization.
 
         Args:
-            task: A name from `fedkin.nodes.tasks.TASKS`.
+            task: A name from `fedkin.methods.tasks.TASKS`.
             message: Named arrays and numbers, sent to every node alike.
             key: Where the nodes' randomness comes from; node k uses `fold_in(key, k)`.
-            node_weights: How much each node counts. They stay with the centre, which needs them where a
+            node_weights: How much each node counts. They stay with the center, which needs them where a
                 node does not answer: the weighted mean of the others stands in for its reply, so that
-                every weighted sum comes out as if the weights had been renormalised over the others.
+                every weighted sum comes out as if the weights had been renormalized over the others.
                 None for equal weights.
             start: Whether this is the first of a series of calls (see `nodes.tasks.Task.begin`).
             **options: Settings of the task that are part of the compiled code, such as a number of steps.

@@ -1,4 +1,4 @@
-"""What the centre believes of a reply: its names, shapes, types, and numbers that are to scale."""
+"""What the center believes of a reply: its names, shapes, types, and numbers that are to scale."""
 
 from collections.abc import Mapping, Sequence
 

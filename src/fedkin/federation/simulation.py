@@ -21,10 +21,10 @@ from fedkin.compilation import Call, compile_side_by_side
 from fedkin.data.batches import OWN_FIELDS, NodeData, stack_nodes
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Replies
+from fedkin.methods.local_svrg.node import gradients_to_keep
+from fedkin.methods.tasks import TASKS, empty_slot
 from fedkin.models.named import OWN_MODELS
 from fedkin.models.objective import Objective
-from fedkin.nodes.svrg import gradients_to_keep
-from fedkin.nodes.tasks import TASKS, empty_slot
 from fedkin.types import Array, Key
 
 LEAST_SHARES = 4

@@ -14,7 +14,7 @@ from fedkin.types import Array, Key, Params
 Task = Literal["classification", "regression"]
 
 Statistics = Any
-"""Means and variances that a model normalises with; `()` for a model that does not normalise."""
+"""Means and variances that a model normalizes with; `()` for a model that does not normalize."""
 
 
 @runtime_checkable
@@ -44,13 +44,13 @@ class Model(Protocol):
     ) -> Array:
         """Compute the outputs for prepared inputs.
 
-        A model that normalises does so with the statistics of these very inputs (of those that `mask`
+        A model that normalizes does so with the statistics of these very inputs (of those that `mask`
         marks, where some only fill up a batch), or with fixed `statistics` where they are given.
         """
         ...
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return the statistics of these inputs, for evaluation with fixed normalisation."""
+        """Return the statistics of these inputs, for evaluation with fixed normalization."""
         ...
 
     def loss(self, outputs: Array, labels: Array) -> Array:
@@ -58,7 +58,7 @@ class Model(Protocol):
         ...
 
     def penalty(self, params: Params) -> Array:
-        """Return the regulariser, part of every point's loss."""
+        """Return the regularizer, part of every point's loss."""
         ...
 
 
@@ -151,7 +151,7 @@ class WrappedModel:
         return outputs[..., 0] if self.task == "regression" and outputs.ndim == 2 else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return nothing: there is no normalisation over points."""
+        """Return nothing: there is no normalization over points."""
         return ()
 
     def loss(self, outputs: Array, labels: Array) -> Array:

@@ -24,19 +24,19 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class CNN:
-    """Two convolutions, each with batch normalisation and ReLU, then one fully connected layer.
+    """Two convolutions, each with batch normalization and ReLU, then one fully connected layer.
 
     In both convolutions the kernel is as wide as the stride, so the windows do not overlap: a
     convolution is a rearrangement of pixels and a matrix product. The first rearrangement is done
-    once, by `prepare`. Activations are kept as (channel, place, point): points are neighbours in
+    once, by `prepare`. Activations are kept as (channel, place, point): points are neighbors in
     memory, the products need no further rearrangement, and images stay bytes until they are
     multiplied.
 
     Args:
         image_shape: Height, width and channels of the images.
         classes: The number of classes.
-        channels: Output channels of the second convolution (the paper: 2 for grey images, 5 for
-            colour); the first has as many as the image.
+        channels: Output channels of the second convolution (the paper: 2 for gray images, 5 for
+            color); the first has as many as the image.
         kernels: Kernel size = stride of the two convolutions.
         l2: Adds ½·l2·‖θ‖² to the loss.
     """
@@ -100,7 +100,7 @@ class CNN:
         return self._forward(params, inputs, mask, statistics)[0]
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return the moments of both normalisations over these inputs."""
+        """Return the moments of both normalizations over these inputs."""
         return self._forward(params, inputs, None, None)[1]
 
     def loss(self, outputs: Array, labels: Array) -> Array:
@@ -127,10 +127,10 @@ class CNN:
             # Pixels go from 0 to 1; scaling the few weights in place of them is the same.
             kernel, pixels = kernel / 255, pixels.astype(kernel.dtype)
         activations = _product(kernel, pixels)
-        activations, first_moments = _normalise(activations, first, mask, first_moments)
+        activations, first_moments = _normalize(activations, first, mask, first_moments)
         windows = self._second_windows(jax.nn.relu(activations))
         activations = _product(second["kernel"], windows)
-        activations, second_moments = _normalise(activations, second, mask, second_moments)
+        activations, second_moments = _normalize(activations, second, mask, second_moments)
         features = jax.nn.relu(activations).reshape(-1, len(inputs))
         outputs = _product(last["kernel"], features) + last["bias"][:, None]
         return outputs.T, (first_moments, second_moments)
@@ -168,22 +168,22 @@ def _product(kernel: Array, activations: Array) -> Array:
     return product.reshape(-1, *activations.shape[1:])
 
 
-def _normalise(
+def _normalize(
     activations: Array, layer: dict[str, Array], mask: Array | None, moments: Moments | None
 ) -> tuple[Array, Moments]:
-    """Add the bias and normalise each channel over places and points, then scale and shift.
+    """Add the bias and normalize each channel over places and points, then scale and shift.
 
     Where the channel's own mean is subtracted the bias is not added first: it would cancel.
     """
     if moments is None:
         mean = _channel_mean(activations, mask)
-        centred = activations - mean[:, None, None]
-        variance = _channel_mean(jnp.square(centred), mask)
+        centered = activations - mean[:, None, None]
+        variance = _channel_mean(jnp.square(centered), mask)
         moments = Moments(mean + layer["bias"], variance)
     else:
-        centred = activations + (layer["bias"] - moments.mean)[:, None, None]
+        centered = activations + (layer["bias"] - moments.mean)[:, None, None]
     factor = layer["scale"] / jnp.sqrt(moments.variance + VARIANCE_FLOOR)
-    return centred * factor[:, None, None] + layer["offset"][:, None, None], moments
+    return centered * factor[:, None, None] + layer["offset"][:, None, None], moments
 
 
 def _channel_mean(activations: Array, mask: Array | None) -> Array:

@@ -32,7 +32,7 @@ class _Linear:
         return outputs + params["bias"] if self.intercept else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return nothing: there is no normalisation."""
+        """Return nothing: there is no normalization."""
         return ()
 
     def penalty(self, params: Params) -> Array:

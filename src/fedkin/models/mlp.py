@@ -59,7 +59,7 @@ class MLP:
         return outputs[..., 0] if self.task == "regression" else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return nothing: there is no normalisation over points."""
+        """Return nothing: there is no normalization over points."""
         return ()
 
     def loss(self, outputs: Array, labels: Array) -> Array:

@@ -47,7 +47,7 @@ def named_model(
     else:
         model = _cnn(point_shape, classes, settings)
     if isinstance(model, LinearModel) and model.l2 == 0:
-        raise InputError(f"the model {name!r} needs l2 above 0: its minimiser must be unique")
+        raise InputError(f"the model {name!r} needs l2 above 0: its minimizer must be unique")
     return model
 
 

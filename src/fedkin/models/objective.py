@@ -1,4 +1,4 @@
-"""A model's loss as a function of one flat vector: what optimisation works on."""
+"""A model's loss as a function of one flat vector: what optimization works on."""
 
 import math
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class Objective:
         return data_loss + self.model.penalty(params)
 
     def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> Array:
-        """Return the outputs at evaluation, normalised with fixed statistics."""
+        """Return the outputs at evaluation, normalized with fixed statistics."""
         return self.model.apply(self.unflatten(vector), inputs, statistics=statistics)
 
     def output_shape(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class Objective:
         return tuple(outputs.shape[1:])
 
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
-        """Return the normalisation statistics of these inputs."""
+        """Return the normalization statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)
 
 

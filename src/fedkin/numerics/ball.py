@@ -18,12 +18,12 @@ class BallMaximum(NamedTuple):
     point: np.ndarray
 
 
-def maximise_quadratic(matrix: np.ndarray, vector: np.ndarray, radius: float) -> BallMaximum:
-    r"""Maximise a quadratic function, convex or not, on the ball around zero.
+def maximize_quadratic(matrix: np.ndarray, vector: np.ndarray, radius: float) -> BallMaximum:
+    r"""Maximize a quadratic function, convex or not, on the ball around zero.
 
     .. math:: \max_x\ \tfrac12 x^\top H x + v^\top x \quad\text{s.t.}\quad \|x\| \le r
 
-    x is a global maximiser iff :math:`(\lambda I - H) x = v` with :math:`\lambda \ge 0`,
+    x is a global maximizer iff :math:`(\lambda I - H) x = v` with :math:`\lambda \ge 0`,
     :math:`\lambda I - H` positive semidefinite and :math:`\lambda (r - \|x\|) = 0`. In the basis of
     H's eigenvectors that is one equation in one unknown.
     """
@@ -36,7 +36,7 @@ def maximise_quadratic(matrix: np.ndarray, vector: np.ndarray, radius: float) ->
 
 
 def _boundary_or_inside(curvatures: np.ndarray, slopes: np.ndarray, radius: float) -> np.ndarray:
-    """Return the maximiser's coordinates along the eigenvectors; eigenvalues come in rising order."""
+    """Return the maximizer's coordinates along the eigenvectors; eigenvalues come in rising order."""
     length = float(np.linalg.norm(slopes))
     if curvatures[-1] < 0 and np.linalg.norm(slopes / curvatures) <= radius:
         return -slopes / curvatures

@@ -1,4 +1,4 @@
-"""The charts of the page: small SVG drawings that follow its colours, width and theme.
+"""The charts of the page: small SVG drawings that follow its colors, width and theme.
 
 A curve carries its numbers in `data-x` and `data-y`; the page's script reads them to show values
 under the pointer. Everything that comes from outside is escaped by `element`.
@@ -148,15 +148,15 @@ def line_chart(
             for values in (band.mean, band.low, band.high)
         )
         assert mean is not None
-        colour = f"method-{looks[label].number}"
+        color = f"method-{looks[label].number}"
         if low is not None and high is not None:
             both = _points(frame, x, high) + " " + _points(frame, x[::-1], low[::-1])
-            shades.append(element("polygon", points=both, class_=f"shade {colour}"))
+            shades.append(element("polygon", points=both, class_=f"shade {color}"))
         lines.append(
             element(
                 "polyline",
                 points=_points(frame, x, mean),
-                class_=f"line {colour}",
+                class_=f"line {color}",
                 stroke_dasharray=_dash(looks[label].dashes),
                 data_name=label,
                 data_x=_numbers(x),
@@ -298,7 +298,7 @@ def dot_chart(
         ]
     for place, (label, look, band) in enumerate(rows):
         y = row * place + (32 if above else row / 2 + 2)
-        colour = f"method-{look.number}"
+        color = f"method-{look.number}"
         every = np.atleast_1d(band.mean)
         mean = float(every.mean())
         named = {"x": 0, "y": y - 15} if above else {"x": start - 10, "y": y + 4, "class_": "end"}
@@ -310,14 +310,14 @@ def dot_chart(
         ]
         if band.low is not None and band.high is not None:
             ends = {"x1": x(float(band.low)), "x2": x(float(band.high))}
-            parts.append(element("line", **ends, y1=y, y2=y, class_=f"interval {colour}"))
+            parts.append(element("line", **ends, y1=y, y2=y, class_=f"interval {color}"))
         if every.size > 1:
             parts += [
-                element("circle", cx=x(value), cy=y, r=3, class_=f"small {colour}")
+                element("circle", cx=x(value), cy=y, r=3, class_=f"small {color}")
                 for value in every.tolist()
             ]
         numbers = {"data_name": label, "data_value": f"{mean:.6g}"}
-        parts.append(element("circle", cx=x(mean), cy=y, r=6, class_=f"dot {colour}", **numbers))
+        parts.append(element("circle", cx=x(mean), cy=y, r=6, class_=f"dot {color}", **numbers))
     middle = (start + end) / 2
     parts.append(element("text", x_title, x=middle, y=height - 4, class_="middle axis-title"))
     return _svg(name, *parts, height=height, class_="chart")

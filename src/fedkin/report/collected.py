@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.experiments.config import StudyConfig
 from fedkin.report import condensed
 from fedkin.report.condensed import Trial
 from fedkin.report.reading import Cell, Missing, Record, Run
+from fedkin.studies.config import StudyConfig
 
 SOLVER_STUDIES = "solvers-"
 """Studies whose names begin like this are the second table's half with damped CG."""

@@ -119,10 +119,10 @@ def count_cells(
     cells = list(cells)
     count = Count(claim, needed, len(cells))
     for cell in cells:
-        judgement = judge(cell)
-        if judgement is None:
+        judgment = judge(cell)
+        if judgment is None:
             continue
-        shown, reason = judgement
+        shown, reason = judgment
         if shown:
             count.shown.append(cell.title)
         else:

@@ -24,11 +24,6 @@ import pandas as pd
 from pydantic import ValidationError
 
 from fedkin.errors import InputError
-from fedkin.experiments.checkpoint import write_atomically
-from fedkin.experiments.config import RunConfig, StudyConfig, given_settings, load_study
-from fedkin.experiments.history import WEIGHT_PREFIX
-from fedkin.experiments.methods import setting_names
-from fedkin.experiments.store import Store, read_config, read_finished
 from fedkin.report.reading import (
     Missing,
     Record,
@@ -39,6 +34,11 @@ from fedkin.report.reading import (
     read_record,
     with_labels,
 )
+from fedkin.studies.config import RunConfig, StudyConfig, given_settings, load_study
+from fedkin.studies.store import Store, read_config, read_finished
+from fedkin.training.checkpoint import write_atomically
+from fedkin.training.history import WEIGHT_PREFIX
+from fedkin.training.method_settings import setting_names
 
 Key = tuple[tuple[str, str, str], str, int]
 """What a study asks for: a cell, a method and a seed. Variants of a method have the same."""

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from fedkin.experiments.history import WEIGHT_PREFIX
 from fedkin.report.reading import Cell, Record, Run
+from fedkin.training.history import WEIGHT_PREFIX
 
 MOST_POINTS = 150
 """A curve has at most so many points: more cannot be seen."""

@@ -12,9 +12,9 @@ from matplotlib.patches import Rectangle
 
 from fedkin.data.federated import Examples, FederatedData, class_shares
 from fedkin.errors import InputError
-from fedkin.report.style import GROUP_COLOURS, group
+from fedkin.report.style import GROUP_COLORS, group
 
-# It gets darker all the way, so it reads in grey too.
+# It gets darker all the way, so it reads in gray too.
 HEAT_MAP = "viridis_r"
 
 MOST_SAMPLE_COLUMNS = 12
@@ -83,7 +83,7 @@ def _draw_heat_map(
 ) -> None:
     description = federation.description
     shares = class_shares(federation)[:, order]
-    # A gap sets what the centre holds apart from the nodes.
+    # A gap sets what the center holds apart from the nodes.
     gap = np.full((1, len(order)), np.nan)
     grid = np.vstack([shares[:-2], gap, shares[-2:]])
     names = [*federation.names, None, "validation", "test"]
@@ -95,14 +95,14 @@ def _draw_heat_map(
     axes.tick_params(length=0)
     axes.tick_params(axis="y", pad=12)
     for row, tick in zip(held, axes.get_yticklabels(), strict=True):
-        colour = _group_colour(federation, groups[row])
-        tick.set_color(colour)
+        color = _group_color(federation, groups[row])
+        tick.set_color(color)
         axes.add_patch(
             Rectangle(
                 (-0.010, row - 0.46),
                 0.006,
                 0.92,
-                color=colour,
+                color=color,
                 transform=axes.get_yaxis_transform(),
                 clip_on=False,
             )
@@ -148,7 +148,7 @@ def _draw_samples(
         for edge in axes.spines.values():
             edge.set_visible(False)
     for block, (name, node) in enumerate(examples.items()):
-        colour = _group_colour(federation, name)
+        color = _group_color(federation, name)
         chosen = _first_of_each_label(federation.nodes[node], shown)
         for column, label in enumerate(shown):
             for row, image in enumerate(chosen[label]):
@@ -156,10 +156,10 @@ def _draw_samples(
                 axes.imshow(image.squeeze(), cmap="gray", interpolation="nearest")
                 for edge in axes.spines.values():
                     edge.set_visible(True)
-                    edge.set_color(colour)
+                    edge.set_color(color)
                     edge.set_linewidth(1.6)
         grid[block * SAMPLES_A_CLASS, 0].set_ylabel(
-            federation.names[node], color=colour, fontsize=9, y=0
+            federation.names[node], color=color, fontsize=9, y=0
         )
     for axes, label in zip(grid[0], shown, strict=True):
         axes.set_title(_class_title(federation, label), fontsize=8.5 if len(shown) <= 10 else 7)
@@ -172,9 +172,9 @@ def _draw_samples(
     figure.suptitle(f"What a node shows under a label{note}", fontsize=11)
 
 
-def _group_colour(federation: FederatedData, name: str) -> str:
-    """Return the colour that the report's figures give nodes like the owner, or the others."""
-    return GROUP_COLOURS[group(name == federation.description.target)]
+def _group_color(federation: FederatedData, name: str) -> str:
+    """Return the color that the report's figures give nodes like the owner, or the others."""
+    return GROUP_COLORS[group(name == federation.description.target)]
 
 
 def _class_title(federation: FederatedData, label: int, numbered: bool = False) -> str:

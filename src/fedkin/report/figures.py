@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from fedkin.errors import InputError
 from fedkin.report import curves
 from fedkin.report.reading import Cell, Record
-from fedkin.report.style import DISSIMILAR, GROUP_COLOURS, SIMILAR, UNGROUPED, group, setting_title
+from fedkin.report.style import DISSIMILAR, GROUP_COLORS, SIMILAR, UNGROUPED, group, setting_title
 
 FORMATS = ("svg", "png", "pdf")
 STYLE: Any = {
@@ -226,18 +226,18 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
         name = _plain(label)
         if curve.level:
             line = axes.axhline(
-                float(band.mean), color=look.colour, linestyle=dashes, linewidth=1.4, label=name
+                float(band.mean), color=look.color, linestyle=dashes, linewidth=1.4, label=name
             )
             if band.low is not None and band.high is not None:
                 axes.axhspan(
-                    float(band.low), float(band.high), color=look.colour, alpha=0.10, linewidth=0
+                    float(band.low), float(band.high), color=look.color, alpha=0.10, linewidth=0
                 )
         else:
             x = curve.x / unit
             (line,) = axes.plot(
                 x,
                 band.mean,
-                color=look.colour,
+                color=look.color,
                 linestyle=dashes,
                 linewidth=1.7,
                 marker=look.marker,
@@ -246,9 +246,7 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
                 label=name,
             )
             if band.low is not None and band.high is not None:
-                axes.fill_between(
-                    x, band.low, band.high, color=look.colour, alpha=0.18, linewidth=0
-                )
+                axes.fill_between(x, band.low, band.high, color=look.color, alpha=0.18, linewidth=0)
         handles.append(line)
     axes.set_xlabel(title)
     axes.set_ylabel(curves.SCORES[curves.score_column(record)])
@@ -270,7 +268,7 @@ def _paths_panel(axes: Any, record: Record, cell: Cell, label: str) -> list[Any]
         axes.plot(
             paths.steps,
             weights,
-            color=GROUP_COLOURS[name],
+            color=GROUP_COLORS[name],
             linestyle=dashes,
             linewidth=1.2,
             marker="." if len(paths.steps) == 1 else None,
@@ -292,7 +290,7 @@ def _bars_panel(axes: Any, record: Record, cell: Cell, label: str) -> list[Any]:
         axes.bar(
             place,
             weight,
-            color=GROUP_COLOURS[name],
+            color=GROUP_COLORS[name],
             hatch=HATCH[name],
             edgecolor="white",
             linewidth=0,
@@ -327,7 +325,7 @@ def _group_handles(similar: list[bool | None], *, lines: bool) -> list[Any]:
             Line2D(
                 [],
                 [],
-                color=GROUP_COLOURS[name],
+                color=GROUP_COLORS[name],
                 linestyle=(0, GROUP_DASHES[name]) if GROUP_DASHES[name] else "-",
                 label=f"{name} to the owner",
             )
@@ -335,7 +333,7 @@ def _group_handles(similar: list[bool | None], *, lines: bool) -> list[Any]:
         ]
     return [
         Patch(
-            facecolor=GROUP_COLOURS[name],
+            facecolor=GROUP_COLORS[name],
             hatch=HATCH[name],
             edgecolor="white",
             label=f"{name} to the owner",

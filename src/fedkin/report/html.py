@@ -16,11 +16,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedkin.errors import InputError
-from fedkin.experiments.checkpoint import write_atomically
-from fedkin.experiments.config import GRID_FIELDS
 from fedkin.report import answer, charts, curves, tables
 from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import group, setting_title
+from fedkin.studies.config import GRID_FIELDS
+from fedkin.training.checkpoint import write_atomically
 from fedkin.version import __version__
 
 NAME = "report.html"
@@ -205,8 +205,8 @@ COST_TITLES = {
 }
 COST_NOTES = {
     "points": " Points are those of the busiest node.",
-    "bytes_up": " From the nodes to the centre, all nodes together.",
-    "bytes_down": " From the centre to the nodes, all nodes together.",
+    "bytes_up": " From the nodes to the center, all nodes together.",
+    "bytes_down": " From the center to the nodes, all nodes together.",
 }
 
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedkin.errors import InputError
-from fedkin.experiments.config import GRID_FIELDS, RunConfig, StudyConfig
-from fedkin.experiments.store import Store, read_config, read_finished
 from fedkin.report.style import METHODS, Look, look, method_title, setting_title
+from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig
+from fedkin.studies.store import Store, read_config, read_finished
 
 
 class Cell(NamedTuple):

@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedkin.experiments.checkpoint import write_atomically
-from fedkin.experiments.config import StudyConfig
 from fedkin.report import comparison, evidence, figures, solvers, tables
 from fedkin.report.collected import Reproduction, StudyState, read_reproduction
 from fedkin.report.reading import Cell, Missing, Record, Run
 from fedkin.report.style import method_title
+from fedkin.studies.config import StudyConfig
+from fedkin.training.checkpoint import write_atomically
 
 README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
 

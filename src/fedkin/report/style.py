@@ -1,8 +1,8 @@
 """What methods and groups are called and look like, the same in every table, figure and page.
 
-The colours are Okabe and Ito's, darkened where thin lines of them would be too pale on white
-(contrast of 3:1 at least); they stay apart for all common kinds of colour blindness. Dashes, markers
-and hatching tell them apart in grey print too. Groups of nodes have colours that no method has.
+The colors are Okabe and Ito's, darkened where thin lines of them would be too pale on white
+(contrast of 3:1 at least); they stay apart for all common kinds of color blindness. Dashes, markers
+and hatching tell them apart in gray print too. Groups of nodes have colors that no method has.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ METHODS = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn: its number in the page's palette, colour, marker, dashes."""
+    """How a method is drawn: its number in the page's palette, color, marker, dashes."""
 
     number: int
-    colour: str
+    color: str
     marker: str
     dashes: tuple[float, ...]
 
@@ -38,10 +38,10 @@ LOOKS = {
 OTHER = Look(5, "#7B4FC9", "v", (9, 3))
 
 SIMILAR, DISSIMILAR, UNGROUPED = "similar", "dissimilar", "node"
-GROUP_COLOURS = {SIMILAR: "#0072B2", DISSIMILAR: "#C27C00", UNGROUPED: "#0072B2"}
+GROUP_COLORS = {SIMILAR: "#0072B2", DISSIMILAR: "#C27C00", UNGROUPED: "#0072B2"}
 
 VARIANT_DASHES = ((), (6, 2), (2, 1.5), (8, 2, 2, 2), (1, 2), (4, 1, 1, 1, 1, 1))
-"""Variants of one method (other parameters) share its colour and differ in these."""
+"""Variants of one method (other parameters) share its color and differ in these."""
 
 
 def look(method: str, variant: int = 0) -> Look:
@@ -50,7 +50,7 @@ def look(method: str, variant: int = 0) -> Look:
     if variant == 0:
         return base
     dashes = VARIANT_DASHES[variant % len(VARIANT_DASHES)]
-    return Look(base.number, base.colour, base.marker, dashes)
+    return Look(base.number, base.color, base.marker, dashes)
 
 
 def group(similar: bool | None) -> str:

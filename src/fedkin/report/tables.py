@@ -66,14 +66,14 @@ def summary(record: Record) -> pd.DataFrame:
     rows = []
     for cell in record.cells:
         of_cell = [
-            _summarise(record, cell, label) for label in record.labels if record.of(cell, label)
+            _summarize(record, cell, label) for label in record.labels if record.of(cell, label)
         ]
         best = max((row["accuracy"] for row in of_cell), default=np.nan)
         rows += [row | {"best": row["accuracy"] == best} for row in of_cell]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _summarise(record: Record, cell: Cell, label: str) -> dict[str, Any]:
+def _summarize(record: Record, cell: Cell, label: str) -> dict[str, Any]:
     runs = record.of(cell, label)
     scores = np.array([_number(run.outcome.get("test_accuracy")) for run in runs])
     accuracy = float(scores.mean())

@@ -4,7 +4,7 @@ All of them hold with high probability and up to universal constants that nobody
 parameters, 1 unless given; so only the shape and order of two bounds can be compared, not their values.
 Arguments may be arrays, which broadcast. `Situation` names them.
 
-Theorem 2, its corollaries and all that is built on them need Assumption 2': J nodes like the centre that the
+Theorem 2, its corollaries and all that is built on them need Assumption 2': J nodes like the center that the
 cap allows to carry all weight, bJ ≥ 1. Otherwise the set W* of best weights is empty, and they are refused.
 """
 
@@ -27,10 +27,10 @@ class Situation:
     """All that the bounds depend on.
 
     Args:
-        valid: n_valid, the points of the centre.
+        valid: n_valid, the points of the center.
         train: n_train, the points of each node.
         nodes: K.
-        similar: J, the number of nodes with the centre's distribution.
+        similar: J, the number of nodes with the center's distribution.
         cap: b.
         distance: G (`fedkin.theory.distance`).
         covering: ν_H, the exponent of the covering numbers: the number of parameters, in essence.
@@ -137,7 +137,7 @@ class Theorem2Terms(NamedTuple):
 def theorem_2(
     situation: Situation, *, constant: float = 1.0, weight_constant: float = 1.0
 ) -> Theorem2Terms:
-    r"""Bound Bi-level's excess risk where J nodes are like the centre (`eq:Theorem2bound`).
+    r"""Bound Bi-level's excess risk where J nodes are like the center (`eq:Theorem2bound`).
 
     .. math:: C_e\sqrt{\frac{\nu+J+\log(1/\delta)}{N_\varepsilon}}
               + C_e\frac{\varepsilon(K-J)}{b\sqrt{N_\varepsilon}} + 2\varepsilon G
@@ -190,7 +190,7 @@ def corollaries_apply(situation: Situation, *, weight_constant: float = 1.0) -> 
 
 
 def local_training(situation: Situation, *, constant: float = 1.0) -> Real:
-    r"""Bound the excess risk of training on the centre's data alone (`thm:boundoflocaltrain`).
+    r"""Bound the excess risk of training on the center's data alone (`thm:boundoflocaltrain`).
 
     .. math:: 2C_0\sqrt{(\nu+\log(1/\delta))/n_{valid}}
     """

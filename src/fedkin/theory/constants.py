@@ -1,7 +1,7 @@
 r"""The constants of the paper's Assumption 1, of linear models, from data.
 
 =====  ==============================================================================================
-ℓ_0    Lipschitz constant of every node's loss (of the centre's too) on a ball of parameters
+ℓ_0    Lipschitz constant of every node's loss (of the center's too) on a ball of parameters
 ℓ_1    Lipschitz constant of the gradient of every mini-batch's loss; a step draws one mini-batch
 ℓ_2    Lipschitz constant of the Hessian of every node's loss
 μ      strong convexity of every node's loss
@@ -87,10 +87,10 @@ class NodeSummary(NamedTuple):
     """‖∇L_k(0)‖."""
 
 
-def summarise(
+def summarize(
     objective: Objective, fetch: Callable[[Array], Batch], batches: Array | int
 ) -> NodeSummary:
-    """Summarise a node's data for a linear model.
+    """Summarize a node's data for a linear model.
 
     Args:
         objective: Ridge or logistic regression.
@@ -143,7 +143,7 @@ def summarise(
     return NodeSummary(
         model.curvature_bound * sums.largest * (1 + ROUNDING) + model.l2,
         model.curvature_bound * largest + model.l2,
-        # A saturated logistic loss has no curvature but the regulariser's.
+        # A saturated logistic loss has no curvature but the regularizer's.
         (smallest if isinstance(model, Ridge) else 0.0) + jnp.asarray(model.l2, dtype),
         SOFTMAX_CUBE * sums.cubed_norm / batches * (0 if isinstance(model, Ridge) else 1),
         jnp.linalg.norm(sums.gradient / batches) * (1 + ROUNDING),
@@ -156,15 +156,15 @@ def constants(nodes: NodeSummary, validation: NodeSummary) -> Constants:
     - :math:`\mu\|\hat\theta(w)\| \le \|\sum_k w_k \nabla L_k(0)\|` by strong convexity, so
       :math:`R = \max_k \|\nabla L_k(0)\| / \mu` (weights are at least zero and sum to one).
     - :math:`\|\nabla L_k(\theta)\| \le \|\nabla L_k(0)\| + \lambda_{\max}\|\theta\|`, for k = 0 too: the
-      paper's Assumption 1 forgets the centre, but its proofs need it.
+      paper's Assumption 1 forgets the center, but its proofs need it.
 
     Args:
         nodes: The nodes' summaries, stacked.
-        validation: The centre's; it is only part of the outer loss, so it decides no μ and no ℓ_1 of
+        validation: The center's; it is only part of the outer loss, so it decides no μ and no ℓ_1 of
             training, but its curvature is in ℓ_F, which has one ℓ_1 for both.
     """
     own = {name: np.asarray(value, np.float64) for name, value in nodes._asdict().items()}
-    centre = {name: float(value) for name, value in validation._asdict().items()}
+    center = {name: float(value) for name, value in validation._asdict().items()}
     strong_convexity = float(np.min(own["strong_convexity"]))
     if strong_convexity <= 0:
         raise InputError("the theory needs a strongly convex loss: give the model an l2 above 0")
@@ -172,12 +172,12 @@ def constants(nodes: NodeSummary, validation: NodeSummary) -> Constants:
     reach = 2 * radius
     lipschitz = max(
         float(np.max(own["gradient_at_zero"] + own["smoothness"] * reach)),
-        centre["gradient_at_zero"] + centre["smoothness"] * reach,
+        center["gradient_at_zero"] + center["smoothness"] * reach,
     )
     return Constants(
         lipschitz=lipschitz,
-        smoothness=max(float(np.max(own["batch_smoothness"])), centre["smoothness"]),
-        hessian_lipschitz=max(float(np.max(own["hessian_lipschitz"])), centre["hessian_lipschitz"]),
+        smoothness=max(float(np.max(own["batch_smoothness"])), center["smoothness"]),
+        hessian_lipschitz=max(float(np.max(own["hessian_lipschitz"])), center["hessian_lipschitz"]),
         strong_convexity=strong_convexity,
         radius=radius,
     )
@@ -191,21 +191,21 @@ def constants_of_data(
     Mini-batches have smaller or equal constants: the mean of points curves no more than the worst.
     """
     stacked = [_summary_of_points(model, *points) for points in (*nodes, validation)]
-    *own, centre = stacked
-    return constants(NodeSummary(*(jnp.stack(column) for column in zip(*own, strict=True))), centre)
+    *own, center = stacked
+    return constants(NodeSummary(*(jnp.stack(column) for column in zip(*own, strict=True))), center)
 
 
 def _summary_of_points(model: LinearModel, inputs: Any, labels: Any) -> NodeSummary:
     inputs = model.prepare(jnp.asarray(inputs))
-    return _summarise_points(Objective.create(model, inputs), inputs, jnp.asarray(labels))
+    return _summarize_points(Objective.create(model, inputs), inputs, jnp.asarray(labels))
 
 
 @partial(jax.jit, static_argnums=0)
-def _summarise_points(objective: Objective, inputs: Array, labels: Array) -> NodeSummary:
+def _summarize_points(objective: Objective, inputs: Array, labels: Array) -> NodeSummary:
     def fetch(index: Array) -> Batch:
         return Batch(inputs[index][None], labels[index][None], None)
 
-    return summarise(objective, fetch, len(labels))
+    return summarize(objective, fetch, len(labels))
 
 
 def _completed(model: LinearModel, batch: Batch) -> Array:

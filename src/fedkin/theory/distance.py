@@ -1,4 +1,4 @@
-r"""The statistical distance G between the centre and the nodes (`eq:G`).
+r"""The statistical distance G between the center and the nodes (`eq:G`).
 
 .. math:: G^2 = \max_{\theta\in\Theta} \sum_k \big(L_0(\theta) - L_k(\theta)\big)^2
 
@@ -18,7 +18,7 @@ import numpy as np
 from fedkin.models.base import as_float
 from fedkin.models.linear import Ridge
 from fedkin.models.objective import Batch, Objective
-from fedkin.numerics.ball import maximise_quadratic
+from fedkin.numerics.ball import maximize_quadratic
 from fedkin.types import Array, Key, Vector
 
 SAME_HESSIAN = 1e-9
@@ -91,14 +91,14 @@ def statistical_distance(target: Quadratic, nodes: Sequence[Quadratic], radius: 
     if all(np.abs(each.matrix).max() <= SAME_HESSIAN * scale for each in differences):
         slopes = np.stack([-each.vector for each in differences])
         offsets = np.array([each.constant for each in differences])
-        best = maximise_quadratic(2 * slopes.T @ slopes, 2 * offsets @ slopes, radius)
+        best = maximize_quadratic(2 * slopes.T @ slopes, 2 * offsets @ slopes, radius)
         exact = float(np.sqrt(best.value + offsets @ offsets))
         return Distance(exact, exact)
     extremes = [
-        (maximise_quadratic(each.matrix, -each.vector, radius), each.constant)
+        (maximize_quadratic(each.matrix, -each.vector, radius), each.constant)
         for each in differences
     ] + [
-        (maximise_quadratic(-each.matrix, each.vector, radius), -each.constant)
+        (maximize_quadratic(-each.matrix, each.vector, radius), -each.constant)
         for each in differences
     ]
     values = np.array([best.value + constant for best, constant in extremes])

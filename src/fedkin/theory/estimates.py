@@ -85,14 +85,14 @@ def estimate_constants(
     """Estimate the constants near θ: at θ and at a few random points around it.
 
     ℓ_1 is the largest curvature of a mini-batch's loss, since a step of Local-SVRG draws one; the others are
-    those of a node's whole loss, the mean of its mini-batches' losses. The centre's loss is used whole.
+    those of a node's whole loss, the mean of its mini-batches' losses. The center's loss is used whole.
 
     Args:
         objective: The model.
         nodes: The mini-batches of each node, those that training draws from, all of a node's of one size
             (points of weight zero fill up the last). One batch with all points stands for exact
             gradients: its ℓ_1 is too small for any other training.
-        validation: The centre's points.
+        validation: The center's points.
         theta: Where to look, such as a trained model.
         key: Draws the points around θ and the first vectors of the iterations.
         spread: How far around θ to look, relative to ‖θ‖ (or to 1 where θ is shorter).

@@ -14,12 +14,12 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 
 from fedkin.data.sources import load_images
-from fedkin.federation.flower.engine import (
+from fedkin.flower.engine import (
     FlowerFederation,
     RunDescription,
     describe_nodes,
 )
-from fedkin.federation.flower.post import Post
+from fedkin.flower.post import Post
 from fedkin.models.named import named_model
 from fedkin.models.objective import Objective
 

@@ -1,0 +1,101 @@
+"""`fedkin predict`: the model of a fit, applied to new rows."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import typer
+
+from fedkin.cli import result_directory
+from fedkin.cli.output import JsonOption, notes, print_json
+from fedkin.cli.table_options import (
+    ColumnsOption,
+    NoHeaderOption,
+    SeparatorOption,
+    table_format,
+)
+from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknown_categories
+from fedkin.data.tables import read_table
+from fedkin.data.wording import listing
+from fedkin.errors import InputError
+from fedkin.training.result import load
+
+
+def predict(
+    directory: Annotated[Path, typer.Argument(help="A result of fedkin fit.")],
+    new: Annotated[Path, typer.Argument(help="A CSV or Parquet file; it needs no label.")],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file for the predictions. Default: print them.")
+    ] = None,
+    columns: ColumnsOption = None,
+    no_header: NoHeaderOption = False,
+    separator: SeparatorOption = ",",
+    force: Annotated[bool, typer.Option("--force", help="Replace the file --out.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Predict the label of new rows with the model of a fit, one line a row, in their order."""
+    result_directory.check_result(directory)
+    if out is not None:
+        _check_out(out, new, force)
+    preprocessing = Preprocessing.load(directory / result_directory.PREPROCESSING)
+    needed = tuple(column.name for column in preprocessing.columns)
+    written = replace(table_format(columns, no_header, separator), only=needed)
+    table = read_table(new, "the new table", written)
+    features = transform(table, preprocessing)
+    for name, categories in unknown_categories(table, preprocessing).items():
+        notes.print(
+            f"note: column '{name}' holds {listing(categories)}, which no node had; treated as "
+            "missing",
+            markup=False,
+            soft_wrap=True,
+        )
+    predictions = _predictions(directory / result_directory.MODEL, features, preprocessing)
+    if out is not None:
+        result_directory.write_text(out, predictions.to_csv(index=False))
+        notes.print(
+            f"{len(predictions)} predictions written to {out}", markup=False, soft_wrap=True
+        )
+    if json:
+        print_json(
+            {
+                "label": preprocessing.label.name,
+                "out": None if out is None else str(out),
+                "predictions": predictions.to_dict(orient="records"),
+            }
+        )
+    elif out is None:
+        sys.stdout.write(predictions.to_csv(index=False))
+
+
+def _check_out(out: Path, new: Path, force: bool) -> None:
+    if out.resolve() == new.resolve():
+        raise InputError(f"--out {out} is the file to read; choose another")
+    if out.is_dir():
+        raise InputError(f"--out {out} is a directory; name a file")
+    if out.exists() and not force:
+        raise InputError(f"{out} exists; choose another --out, or replace it with --force")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"there is no directory {out.absolute().parent} to write {out.name} in")
+
+
+def _predictions(model: Path, features: np.ndarray, preprocessing: Preprocessing) -> pd.DataFrame:
+    """One row a row: the prediction and, for classes, the probability of each."""
+    result = load(model)
+    rows = np.arange(1, len(features) + 1)
+    label = preprocessing.label
+    if isinstance(label, Quantity):
+        return pd.DataFrame(
+            {"row": rows, "prediction": label.restore(np.asarray(result.predict(features)))}
+        )
+    probabilities = np.asarray(result.predict_proba(features), dtype=np.float64)
+    chosen = [label.classes[index] for index in np.argmax(probabilities, axis=1)]
+    return pd.DataFrame(
+        {"row": rows, "prediction": chosen}
+        | {
+            f"probability_{name}": probabilities[:, index]
+            for index, name in enumerate(label.classes)
+        }
+    )

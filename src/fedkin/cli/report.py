@@ -1,0 +1,77 @@
+"""`fedkin report`: tables, figures and a page from results on disk, without training."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedkin.cli.output import JsonOption, notes, print_json, results
+from fedkin.errors import InputError
+
+
+def report(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="What fedkin run, reproduce, demo or fit had as --out."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; by default into that directory.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Make tables, figures and report.html of a study or a fit; of a partial study, what is there."""
+    # The libraries that draw take a second to load: only this command pays for them.
+    from fedkin.report import figures, html, tables
+    from fedkin.report.condensed import read_any
+
+    record = read_any(directory)
+    target = out or directory
+    page = html.write_page(record, target / html.NAME)
+    beside = target / "report"
+    try:
+        beside.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {beside}: {error.strerror}") from error
+    files = []
+    table = tables.summary(record)
+    if record.kind == "study":
+        for ending, write in tables.WRITERS.items():
+            path = beside / f"table.{ending}"
+            path.write_text(write(table), encoding="utf-8")
+            files.append(path)
+    with notes.status("drawing figures …"):
+        files += figures.save_figures(record, beside)
+    missing = [
+        {"run": each.cell.title, "method": each.method, "seed": each.seed, "reason": each.reason}
+        for each in record.missing
+    ]
+    if json:
+        print_json(
+            {
+                "report": str(page),
+                "files": [str(path) for path in files],
+                "finished": len(record.runs),
+                "missing": missing,
+            }
+        )
+        return
+    if record.doubt:
+        line = f"whether runs are missing cannot be told: {record.doubt}"
+        notes.print(line, markup=False, soft_wrap=True)
+    if record.missing:
+        asked_for = len(record.missing) + len(record.runs)
+        notes.print(
+            f"{len(record.missing)} of {asked_for} runs are missing; the report is of the others:"
+        )
+        for each in record.missing[:MOST_MISSING]:
+            line = f"  {each.cell.title}, {each.method}, seed {each.seed}: {each.reason}"
+            notes.print(line, markup=False, soft_wrap=True)
+        if len(record.missing) > MOST_MISSING:
+            notes.print(f"  … and {len(record.missing) - MOST_MISSING} more, all in the report")
+    endings = ", ".join(sorted({path.suffix[1:] for path in files}))
+    results.print(f"page:  {page}", markup=False, soft_wrap=True)
+    results.print(f"files: {beside} ({len(files)}: {endings})", markup=False, soft_wrap=True)
+
+
+MOST_MISSING = 10
+"""So many missing runs are listed; the page lists all."""

@@ -1,0 +1,152 @@
+"""What a run reports while it is under way.
+
+Whoever runs something passes `on_event`, a function that takes one of the events below. Runs in other
+processes append their events to a file, one JSON object per line, and `EventReader` follows that file.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fedkin.errors import InputError
+
+EVENTS_FILE = "events.jsonl"
+"""The name of the file of events in a run's directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened in a run."""
+
+    kind: ClassVar[str]
+    run: str = ""
+    """The name of the run; empty where there is only one."""
+    time: float = field(default_factory=time.time)
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunStarted(Event):
+    """A run begins, or continues from a checkpoint."""
+
+    kind: ClassVar[str] = "started"
+    method: str
+    nodes: tuple[str, ...]
+    resumed_after: int | None = None
+    """The outer steps that a checkpoint already has; None for a new run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone(Event):
+    """One outer step is done and its model evaluated."""
+
+    kind: ClassVar[str] = "step"
+    step: int
+    synchronizations: int
+    seconds: float
+    """Since the run began."""
+    bytes_up: int
+    bytes_down: int
+    validation_loss: float
+    validation_accuracy: float | None = None
+    test_accuracy: float | None = None
+    weights: tuple[float, ...] | None = None
+    """One weight per node, in the order of `RunStarted.nodes`; None where nodes have no weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warned(Event):
+    """Something went wrong and was mended."""
+
+    kind: ClassVar[str] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFinished(Event):
+    """A run came to its end."""
+
+    kind: ClassVar[str] = "finished"
+    stopped: str
+    """Why it ended, in a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFailed(Event):
+    """A run ended without a result."""
+
+    kind: ClassVar[str] = "failed"
+    reason: str
+    traceback: str | None = None
+    """For faults of fedkin itself."""
+
+
+OnEvent = Callable[[Event], None]
+
+KINDS: dict[str, type[Event]] = {
+    each.kind: each for each in (RunStarted, StepDone, Warned, RunFinished, RunFailed)
+}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """Return an event as plain JSON values."""
+    return {"event": event.kind, **asdict(event)}
+
+
+def from_json(plain: dict[str, Any]) -> Event | None:
+    """Return the event that `to_json` was given; None for a kind this version does not know."""
+    kind = KINDS.get(plain.get("event", ""))
+    if kind is None:
+        return None
+    known = {each.name for each in fields(kind)}
+    values = {name: value for name, value in plain.items() if name in known}
+    return kind(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+    )
+
+
+def append_event(path: Path, event: Event) -> None:
+    """Add an event to a file, as one line."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(to_json(event)) + "\n")
+    except OSError as error:
+        raise InputError(f"cannot write to {path}: {error.strerror}") from error
+
+
+class EventReader:
+    """Follows a file of events that another process may still be writing.
+
+    Args:
+        path: The file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def new(self) -> list[Event]:
+        """Return the events since the last call; a line that is still being written waits."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                content = file.read()
+        except OSError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read += len(whole)
+        events = []
+        for line in whole.splitlines():
+            try:
+                event = from_json(json.loads(line))
+            except (ValueError, TypeError, AttributeError):
+                continue  # cut off when its writer was killed
+            if event is not None:
+                events.append(event)
+        return events

@@ -1,0 +1,91 @@
+"""Messages to nodes and back over Flower's Grid, with an own interval of asking for replies."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedkin.flower import wire
+from fedkin.flower.wire import Parcel, Refusal, RefusedError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back from a node: a parcel, or why there is none."""
+
+    parcel: Parcel | None
+    fault: str | None = None
+    refusal: int | None = None
+    """The number of the error that the node answered with."""
+    silent: bool = False
+    """Whether the node itself has said nothing: it may, if it is asked again."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """Sends requests and collects the answers.
+
+    Args:
+        grid: Flower's side.
+        patience: Seconds to wait for an answer; a node that takes longer counts as missing.
+        interval: Seconds between two looks at what has arrived; Flower's own are three.
+    """
+
+    grid: Grid
+    patience: float = 120.0
+    interval: float = 0.1
+
+    def connected(self) -> set[int]:
+        """Return the numbers that Flower gives to the nodes that are connected."""
+        return set(self.grid.get_node_ids())
+
+    def exchange(
+        self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
+    ) -> dict[int, Reply]:
+        """Send each node its request and wait for all answers, or until patience is at its end.
+
+        Args:
+            requests: What to send, by Flower's number of the node.
+            largest: The largest number of entries that a vector in an answer may have.
+            patience: Seconds, in place of the usual ones.
+        """
+        patience = self.patience if patience is None else patience
+        replies = {node: Reply(None, "it did not answer in time", silent=True) for node in requests}
+        # A message that nobody fetches any more should not wait for a node that comes back later.
+        messages = [
+            Message(wire.pack("request", parcel), node, wire.MESSAGE_TYPE, ttl=patience + 60)
+            for node, parcel in requests.items()
+        ]
+        waiting: dict[str, int] = {}
+        for node, number in zip(requests, self.grid.push_messages(messages), strict=True):
+            if number:
+                waiting[number] = node
+            else:
+                replies[node] = Reply(None, "it is not connected", silent=True)
+        deadline = time.monotonic() + patience
+        while waiting:
+            for message in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(message.metadata.reply_to_message_id, None)
+                if node is not None:
+                    replies[node] = _read(message, largest)
+            if not waiting or time.monotonic() > deadline:
+                break
+            time.sleep(self.interval)
+        return replies
+
+
+def _read(message: Message, largest: int) -> Reply:
+    if message.has_error():
+        code, reason = message.error.code, message.error.reason or "no reason given"
+        # Flower's own numbers are small: it answers by itself for a node that is gone.
+        silent = code < min(Refusal)
+        return Reply(None, f"it answered with an error ({reason[:300]})", code, silent)
+    try:
+        return Reply(wire.unpack("answer", message.content, largest))
+    except RefusedError as error:
+        return Reply(None, f"its answer cannot be read ({error})")

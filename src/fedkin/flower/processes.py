@@ -1,0 +1,199 @@
+"""The processes of a federation on this machine: started apart, found again, stopped for certain.
+
+Every process carries the federation's id in its environment and hands it on to those it starts. So
+nothing is to be remembered in files, and nothing is missed when whoever started them was killed.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedkin.errors import InputError
+from fedkin.flower.certificates import make_private_directory
+from fedkin.flower.layout import Layout
+
+if TYPE_CHECKING:
+    import psutil
+
+IDENTITY = "FEDKIN_FEDERATION"
+ROLE = "FEDKIN_FEDERATION_ROLE"
+"""The environment variables that mark a process: whose it is, and what it is."""
+
+TASK_POLL_SECONDS = "0.1"
+"""How often a SuperExec looks for work; Flower's own second would be paid by every message twice."""
+STOP_SECONDS = 10.0
+"""How long a process may take to end before it is killed."""
+
+
+def environment(layout: Layout, identity: str, role: str) -> dict[str, str]:
+    """Return the environment of a process: Flower's tools on the path, nothing sent elsewhere."""
+    own = {
+        IDENTITY: identity,
+        ROLE: role,
+        "FLWR_HOME": str(layout.flower_home(role)),
+    }
+    return quiet_environment() | own
+
+
+def quiet_environment() -> dict[str, str]:
+    """Return this process's environment with Flower's telemetry and downloads turned off."""
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {
+        **os.environ,
+        "PATH": search,
+        # Children import the fedkin that runs here, installed or not.
+        "PYTHONPATH": os.pathsep.join(
+            dict.fromkeys([str(Path(__file__).parents[3]), *_given_python_path()])
+        ),
+        "PYTHONUNBUFFERED": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS,
+    }
+
+
+def _given_python_path() -> list[str]:
+    return [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+
+
+def start(command: Sequence[str], variables: Mapping[str, str], log: Path) -> "psutil.Process":
+    """Start a process of its own session that outlives this one and writes to a log."""
+    import psutil
+
+    make_private_directory(log.parent)
+    # Not `subprocess`: it complains when its starter ends before a process does, which is meant here.
+    pid = os.posix_spawn(
+        command[0],
+        tuple(command),
+        variables,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    return psutil.Process(pid)
+
+
+def find(identity: str) -> dict[int, str]:
+    """Return the roles of all living processes of a federation, by process id."""
+    import psutil
+
+    found: dict[int, str] = {}
+    closed: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            try:
+                variables = process.environ()
+            except (psutil.AccessDenied, OSError):
+                closed.append(process)
+                continue
+            if variables.get(IDENTITY) == identity:
+                found[process.pid] = variables.get(ROLE, "")
+    # Flower's SuperExec hides its environment from its own user; its parent tells whose it is.
+    for process in closed:
+        with contextlib.suppress(psutil.Error, OSError):
+            parent = process.ppid()
+            if parent in found:
+                found[process.pid] = found[parent]
+    return found
+
+
+def is_alive(process: "psutil.Process") -> bool:
+    """Tell whether a process still does something."""
+    import psutil
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def stop(identity: str, seconds: float = STOP_SECONDS) -> list[str]:
+    """Stop every process of a federation; return the roles that were running.
+
+    All are asked to end, and asked again while they start others; what is left after `seconds` is killed.
+    """
+    import psutil
+
+    roles: dict[str, None] = {}
+    known: dict[int, psutil.Process] = {}
+    asked: set[int] = set()
+    deadline = time.monotonic() + seconds
+    while True:
+        for pid, role in find(identity).items():
+            roles.setdefault(role)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                known.setdefault(pid, psutil.Process(pid))
+        alive = {pid: process for pid, process in known.items() if is_alive(process)}
+        if not alive:
+            return list(roles)
+        late = time.monotonic() > deadline
+        for pid, process in alive.items():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if late:
+                    process.kill()
+                elif pid not in asked:
+                    process.terminate()
+                    asked.add(pid)
+        if time.monotonic() > deadline + seconds:
+            numbers = ", ".join(str(pid) for pid in alive)
+            raise InputError(f"these processes do not end, not even when killed: {numbers}")
+        time.sleep(0.1)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return as many different ports of this machine as asked for that nobody uses now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def port_is_taken(address: str, port: int) -> bool:
+    """Tell whether somebody listens at a port already."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as attempt:
+        # As servers do: a port that was just closed may be taken again.
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((address, port))
+        except OSError:
+            return True
+    return False
+
+
+@contextlib.contextmanager
+def locked(layout: Layout) -> Iterator[None]:
+    """Let one command at a time start or stop a federation."""
+    import fcntl
+
+    with layout.lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"another command starts or stops {layout.directory} right now: wait for its end"
+            ) from error
+        yield
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """Return the end of a log, without the colors that Flower writes."""
+    import re
+
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()[-count:]

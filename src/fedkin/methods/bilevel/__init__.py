@@ -1,0 +1,1 @@
+"""Learning the node weights by bilevel optimization."""

@@ -1,0 +1,1 @@
+"""Local-SVRG on weighted nodes (Algorithm 1)."""

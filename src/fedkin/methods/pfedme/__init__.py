@@ -1,0 +1,1 @@
+"""pFedMe (Dinh et al. 2020)."""

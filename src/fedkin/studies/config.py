@@ -1,0 +1,332 @@
+"""What a run is, exactly; and studies, which are many runs, from TOML files."""
+
+import difflib
+import hashlib
+import itertools
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+
+from fedkin.data.federated import Target
+from fedkin.data.settings import Setting, load_setting
+from fedkin.errors import InputError
+from fedkin.training.method_settings import MethodName, MethodSettings, check, setting_names
+
+FORMAT = 1
+"""The version of the layout of results; directories of another version are refused."""
+
+SettingNumber = Literal[1, 2, 3, 4]
+
+
+class RunConfig(BaseModel):
+    """One run: a method on a federation with a seed. The same config always gives the same result."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str
+    setting: SettingNumber | str
+    """Setting 1-4 of the paper, or the name of the declared one."""
+    declared: Setting | None = None
+    """A setting that is not one of the paper's, in full, so that an edited file is another run."""
+    target: Target = "minority"
+    method: MethodName = "bilevel"
+    seed: Annotated[int, Field(ge=0)] = 0
+    model: Literal["cnn", "logistic", "mlp"] = "cnn"
+    synchronizations: PositiveInt | None = 800
+    """The budget; no outer step is begun that would probably exceed it."""
+    points: PositiveInt | None = None
+    """The same for points processed by the busiest node."""
+    steps: PositiveInt | None = None
+    """The largest number of outer steps."""
+    batch_size: PositiveInt = 50
+    minority_nodes: PositiveInt = 5
+    majority_nodes: PositiveInt = 10
+    train_size: PositiveInt | None = None
+    """Points a node; None for the setting's own number. Likewise for the next two."""
+    validation_size: PositiveInt | None = None
+    test_size: PositiveInt | None = None
+    settings: MethodSettings = MethodSettings(preset="paper")
+    """The parameters of the method."""
+
+    @property
+    def cell(self) -> str:
+        """The cell of the paper's table that the run belongs to."""
+        return f"{self.dataset} setting {self.setting} {self.target}"
+
+    @property
+    def directory(self) -> str:
+        """The name of the run's directory: readable, and unique for the config.
+
+        What is left open does not count, so that a field added to a later version, open by default,
+        leaves the names of earlier runs alone.
+        """
+        text = json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        dataset = Path(self.dataset).name
+        setting = Path(str(self.setting)).stem
+        return f"{dataset}-{setting}-{self.target}-{self.method}-{self.seed}-{digest}"
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+OneOrMore = BeforeValidator(_as_list)
+"""A list in the file, or a single value that stands for a list of one."""
+
+
+class StudyConfig(BaseModel):
+    """Many runs: every combination of the listed values, every method with its own parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: Annotated[list[str], OneOrMore]
+    setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
+    target: Annotated[list[Target], OneOrMore] = ["minority"]
+    method: Annotated[list[MethodName], OneOrMore] = list(get_args(MethodName))
+    seed: Annotated[list[Annotated[int, Field(ge=0)]], OneOrMore] = [0]
+    model: Literal["cnn", "logistic", "mlp"] = "cnn"
+    synchronizations: PositiveInt | None = 800
+    points: PositiveInt | None = None
+    steps: PositiveInt | None = None
+    batch_size: PositiveInt = 50
+    minority_nodes: PositiveInt = 5
+    majority_nodes: PositiveInt = 10
+    train_size: PositiveInt | None = None
+    validation_size: PositiveInt | None = None
+    test_size: PositiveInt | None = None
+    settings: dict[str, Any] = {}
+    """Parameters of all methods that know them; `settings.METHOD` holds those of one method. A list
+    is a grid: one run for each value."""
+    tune: dict[MethodName, dict[str, list[Any]]] = {}
+    """For each method, lists of values to choose from by short runs on the first seed."""
+    tune_steps: PositiveInt = 5
+    """The outer steps of such a run."""
+    tune_synchronizations: PositiveInt | None = None
+    """The synchronizations of such a run, in place of steps: for parameters that decide how many an outer
+    step takes."""
+    follow_bilevel: bool = False
+    """Whether the other methods take the γ and τ that tuning chose for Bi-level in the same cell."""
+
+    def runs(self) -> list[RunConfig]:
+        """Return every run of the study, once; parameters to be tuned are left open."""
+        return list({run.directory: run for run in self._combinations()}.values())
+
+    def _combinations(self) -> Iterator[RunConfig]:
+        common = self.model_dump(
+            include=set(RunConfig.model_fields) - set(GRID_FIELDS) - {"settings", "declared"}
+        )
+        for dataset, setting, target, method in itertools.product(
+            self.dataset, self.setting, self.target, self.method
+        ):
+            declared = load_setting(Path(setting)) if isinstance(setting, str) else None
+            for parameters, seed in itertools.product(self._grid(method), self.seed):
+                yield RunConfig(
+                    dataset=dataset,
+                    setting=setting if declared is None else declared.name,
+                    declared=declared,
+                    target=target,
+                    method=method,
+                    seed=seed,
+                    settings=_method_settings(parameters),
+                    **common,
+                )
+
+    def choices(self, method: MethodName) -> dict[str, list[Any]]:
+        """Return what tuning decides for a method: its own parameters, and those taken from Bi-level."""
+        found = dict(self.tune.get(method, {}))
+        if self.follow_bilevel and method != "bilevel":
+            leaders = [given_settings(run) for run in self.runs() if run.method == "bilevel"]
+            fixed = {name: [run[name] for run in leaders if name in run] for name in FOLLOWED}
+            tuned = self.tune["bilevel"]
+            found |= {name: tuned.get(name, fixed[name]) for name in FOLLOWED}
+        return {name: values for name, values in found.items() if values}
+
+    def asked_for(self, done: Iterable[RunConfig]) -> list[RunConfig]:
+        """Return the runs that are the study's, whatever of its choices tuning has made for them."""
+        asked: dict[tuple[str, str, int], list[RunConfig]] = {}
+        for run in self.runs():
+            asked.setdefault((run.cell, run.method, run.seed), []).append(run)
+        choices = {method: self.choices(method) for method in self.method}
+        return [
+            run
+            for run in done
+            if any(
+                with_choices_of(run, each, choices[run.method]) == run
+                for each in asked.get((run.cell, run.method, run.seed), [])
+            )
+        ]
+
+    def candidates(self, run: RunConfig) -> list[RunConfig]:
+        """Return the short runs, on the study's first seed, that decide the open parameters of a run."""
+        lists = self.tune.get(run.method, {})
+        if not lists:
+            return []
+        steps = self.tune_steps if self.tune_synchronizations is None else None
+        budget = {"steps": steps, "synchronizations": self.tune_synchronizations}
+        return [
+            with_settings(run, dict(zip(lists, values, strict=True))).model_copy(
+                update={"seed": self.seed[0], **budget}
+            )
+            for values in itertools.product(*lists.values())
+        ]
+
+    def _grid(self, method: str) -> Iterator[dict[str, Any]]:
+        """Yield each combination of a method's parameters."""
+        parameters = {"preset": "paper"}
+        known = method_setting_names(method)
+        parameters |= {name: value for name, value in self.settings.items() if name in known}
+        parameters |= self.settings.get(method, {})
+        names = list(parameters)
+        for values in itertools.product(*(_as_list(parameters[name]) for name in names)):
+            yield dict(zip(names, values, strict=True))
+
+
+FOLLOWED = ("learning_rate", "period")
+"""The parameters that the other methods take from Bi-level: γ and τ."""
+
+GRID_FIELDS = ("dataset", "setting", "target", "method", "seed")
+
+
+def method_setting_names(method: str) -> tuple[str, ...]:
+    """Return the names of the parameters that a method has."""
+    return tuple(name for name in setting_names() if method in MethodSettings.methods_with(name))
+
+
+def given_settings(run: RunConfig) -> dict[str, Any]:
+    """Return the parameters of a run that are not left open."""
+    return {name: value for name, value in vars(run.settings).items() if value is not None}
+
+
+def with_settings(run: RunConfig, chosen: dict[str, Any]) -> RunConfig:
+    """Return the run with some parameters of its method replaced."""
+    return run.model_copy(update={"settings": _method_settings(given_settings(run) | chosen)})
+
+
+def with_choices_of(
+    other: RunConfig, run: RunConfig, choices: Mapping[str, list[Any]]
+) -> RunConfig | None:
+    """Return a run with the parameters that another has; None if they are not among the choices."""
+    given = given_settings(other)
+    if all(given.get(name) in values for name, values in choices.items()):
+        return with_settings(run, {name: given[name] for name in choices})
+    return None
+
+
+def load_study(path: Path) -> StudyConfig:
+    """Read a study from a TOML file; an unknown key is an error that suggests the right one."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from error
+    return check_study(content, str(path))
+
+
+def check_study(content: dict[str, Any], source: str) -> StudyConfig:
+    """Make a study of a mapping, with messages that name the key and its place."""
+    try:
+        study = StudyConfig(**content)
+    except ValidationError as error:
+        problems = "; ".join(_problem(each) for each in error.errors())
+        raise InputError(f"{source}: {problems}") from error
+    methods = set(study.method)
+    for name, value in study.settings.items():
+        if isinstance(value, dict):
+            _known_key(source, "settings", name, [*_ALL_METHODS, *setting_names()], _ALL_METHODS)
+            _known_settings(source, f"settings.{name}", value, name)
+        else:
+            _known_key(source, "settings", name, setting_names(), setting_names())
+            if not methods & set(MethodSettings.methods_with(name)):
+                raise InputError(
+                    f"{source}: settings.{name} is of no use here: it is a parameter of "
+                    f"{', '.join(MethodSettings.methods_with(name))}"
+                )
+    for method, lists in study.tune.items():
+        _known_settings(source, f"tune.{method}", lists, method)
+    _refuse_useless(study, source)
+    # Every combination is checked before any work.
+    for run in study.runs():
+        for each in [run, *study.candidates(run)]:
+            try:
+                check(each.method, each.settings, each.minority_nodes + each.majority_nodes)
+            except InputError as error:
+                raise InputError(f"{source}: {each.method}: {error}") from error
+    return study
+
+
+def _refuse_useless(study: StudyConfig, source: str) -> None:
+    """Refuse keys that would change nothing."""
+    for name in GRID_FIELDS:
+        values = getattr(study, name)
+        if not values:
+            raise InputError(f"{source}: {name} is an empty list: there is nothing to run")
+        if len(set(values)) < len(values):
+            raise InputError(f"{source}: {name} lists the same value twice")
+    tables = {name for name, value in study.settings.items() if isinstance(value, dict)}
+    for place, methods in (("settings", tables), ("tune", set(study.tune))):
+        for method in sorted(methods - set(study.method)):
+            raise InputError(
+                f"{source}: {place}.{method} is of no use: {method} is not among the methods"
+            )
+    lengths = [n for n in ("tune_steps", "tune_synchronizations") if n in study.model_fields_set]
+    if lengths and not study.tune:
+        raise InputError(f"{source}: {lengths[0]} is of no use without a [tune] table")
+    if len(lengths) > 1:
+        raise InputError(f"{source}: {' and '.join(lengths)} exclude each other: give one")
+    if study.follow_bilevel and "bilevel" not in study.tune:
+        raise InputError(f"{source}: follow_bilevel is of no use where Bi-level is not tuned")
+
+
+_ALL_METHODS = get_args(MethodName)
+_CHOICES = {"method": _ALL_METHODS, "target": get_args(Target)}
+
+
+def _known_settings(source: str, place: str, given: dict[str, Any], method: str) -> None:
+    for name in given:
+        _known_key(source, place, name, setting_names(), method_setting_names(method))
+
+
+def _known_key(source: str, place: str, key: str, near: Any, allowed: Any) -> None:
+    if key in allowed:
+        return
+    if key in near:
+        raise InputError(f"{source}: {place}.{key} is not a parameter of that method")
+    raise InputError(f"{source}: unknown key {place}.{key}{suggestion(key, near)}")
+
+
+def suggestion(key: str, names: Any) -> str:
+    """Return what was probably meant, as the end of a message."""
+    close = difflib.get_close_matches(key, list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(names)}"
+
+
+def _problem(error: Any) -> str:
+    """Say what is wrong with a key in the words of the file."""
+    key, *within = (str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key}{suggestion(key, StudyConfig.model_fields)}"
+    given = error["input"]
+    if key == "setting":
+        return f"setting: {given!r} is neither 1, 2, 3 or 4 nor the path of a TOML file"
+    if key == "tune" and within[-1:] == ["[key]"]:
+        return f"unknown method tune.{given}{suggestion(given, _ALL_METHODS)}"
+    if error["type"] == "literal_error" and isinstance(given, str):
+        choices = _CHOICES.get(key)
+        if choices:
+            return f"{key}: {given!r} is unknown{suggestion(given, choices)}"
+    return f"{key}: {error['msg']}".replace("Value error, ", "")
+
+
+def _method_settings(parameters: dict[str, Any]) -> MethodSettings:
+    try:
+        return MethodSettings(**parameters)
+    except TypeError as error:
+        raise InputError(f"wrong parameters {parameters}: {error}") from error

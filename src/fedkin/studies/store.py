@@ -1,0 +1,315 @@
+"""Results on disk: one directory a run, an index over a study, one table to read it all.
+
+DIR/study.json              the format, and the study as it was asked for
+DIR/index.csv               one row a finished run (made anew from the runs)
+DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its libraries
+              history.parquet, weights.json, data.json, models.npz, log.txt
+              checkpoint.npz    while the run is under way
+              finished.json     written last: outcome, and a checksum of every other file
+DIR/tuning/NAME/…           the short runs that chose parameters
+DIR/former/NAME/…           runs that were part of the study before it was changed
+"""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import io
+import json
+import platform
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from fedkin.errors import InputError
+from fedkin.studies.config import FORMAT, RunConfig, StudyConfig, given_settings
+from fedkin.training.checkpoint import write_atomically
+from fedkin.version import __version__
+
+CHECKED_FILES = ("config.json", "history.parquet", "weights.json", "data.json", "models.npz")
+KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "parameters", "run"]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result may depend on."""
+    libraries = ("jax", "jaxlib", "numpy", "optax")
+    return {"fedkin": __version__, "python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in libraries
+    }
+
+
+class RunDirectory:
+    """The directory of one run."""
+
+    def __init__(self, parent: Path, config: RunConfig) -> None:
+        self.path = parent / config.directory
+        self.config = config
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of a run under way."""
+        return self.path / "checkpoint.npz"
+
+    def create(self) -> None:
+        """Make the directory and write the config; an edited config is refused."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make {self.path}: {error.strerror}") from error
+        file = self.path / "config.json"
+        if file.exists():
+            read_config(self.path)
+        else:
+            content = {"format": FORMAT, "config": self.config.model_dump(mode="json")}
+            _write_json(file, content | {"versions": versions()})
+
+    def is_finished(self) -> bool:
+        """Tell whether the run is finished and whole; a damaged one counts as not finished."""
+        return read_finished(self.path) is not None
+
+    def finish(self, outcome: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """Write all results, the outcome last; then the checkpoint is no longer needed."""
+        for name, content in files.items():
+            write_atomically(self.path / name, content)
+        checksums = {name: _checksum(self.path / name) for name in CHECKED_FILES}
+        _write_json(self.path / "finished.json", {**outcome, "files": checksums})
+        self.checkpoint.unlink(missing_ok=True)
+
+    def log(self, line: str) -> None:
+        """Add a line to the run's log."""
+        try:
+            with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a run's config, and refuse one that was edited or is of another version."""
+    try:
+        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise InputError(
+                f"{path} was written by a version of fedkin with format {content.get('format')}, "
+                f"this one has {FORMAT}: read it with that version, or choose another directory"
+            )
+        config = RunConfig.model_validate(content["config"])
+    except (OSError, ValueError, KeyError, AttributeError, ValidationError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path / 'config.json'} is damaged or was edited: delete the directory {path.name} "
+            "to run it anew"
+        ) from error
+    if config.directory != path.name:
+        raise InputError(
+            f"{path / 'config.json'} was edited, or written by an earlier version of fedkin: its "
+            "content does not belong to the directory's name. Put it back, read it with that "
+            "version, or delete the directory to run it anew"
+        )
+    return config
+
+
+def read_finished(path: Path) -> dict[str, Any] | None:
+    """Return the outcome of a finished run, or None if it is not finished or a file is damaged."""
+    try:
+        outcome = json.loads((path / "finished.json").read_text(encoding="utf-8"))
+        whole = all(_checksum(path / name) == outcome["files"][name] for name in CHECKED_FILES)
+    except (OSError, ValueError, KeyError):
+        return None
+    return outcome if whole else None
+
+
+class Store:
+    """The results of a study."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.path = Path(directory)
+
+    @property
+    def runs(self) -> Path:
+        """Where the study's own runs are."""
+        return self.path / "runs"
+
+    @property
+    def tuning(self) -> Path:
+        """Where the short runs are that chose parameters."""
+        return self.path / "tuning"
+
+    def open(self, *, resume: bool) -> None:
+        """Make the directory, or see that a study may go on in it."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file: choose a new or empty directory")
+        if (self.path / "study.json").exists():
+            self.check_format()
+            if not resume:
+                raise InputError(
+                    f"{self.path} already holds a study: add --resume to go on with it (finished runs "
+                    "are kept), or choose another directory"
+                )
+        elif (
+            self.path.exists()
+            and any(self.path.iterdir())
+            and not (resume and self.runs.is_dir())  # a study whose damaged study.json was deleted
+        ):
+            raise InputError(f"{self.path} holds other files: choose a new or empty directory")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.runs.mkdir(exist_ok=True)
+            self.tuning.mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {self.path}: {error.strerror}; choose another directory"
+            ) from error
+
+    def write_study(self, study: StudyConfig) -> None:
+        """Write what was asked for; only who holds the lock may."""
+        content = {"format": FORMAT, "study": study.model_dump(mode="json"), "versions": versions()}
+        _write_json(self.path / "study.json", content)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from working here; however this process ends, the lock ends with it."""
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process is working on {self.path}: wait for it, or end it"
+                ) from error
+            yield
+
+    def select(self, runs: Iterable[RunConfig]) -> None:
+        """Make these the study's runs: others are set aside, and fetched when they are asked for again."""
+        former, wanted = self.path / "former", {run.directory for run in runs}
+        for path in list(self.runs.iterdir()):
+            if path.name not in wanted:
+                former.mkdir(exist_ok=True)
+                path.rename(former / path.name)
+        for name in wanted:
+            if (former / name).exists() and not (self.runs / name).exists():
+                (former / name).rename(self.runs / name)
+
+    def finished(self) -> list[tuple[RunConfig, dict[str, Any], Path]]:
+        """Return every finished run of the study: its config, its outcome, its directory."""
+        self.check_format()
+        found = []
+        for path in sorted(self.runs.iterdir()) if self.runs.is_dir() else []:
+            outcome = read_finished(path) if path.is_dir() else None
+            if outcome is not None:
+                found.append((read_config(path), outcome, path))
+        return found
+
+    def write_index(self) -> None:
+        """Write one row for each finished run."""
+        rows = [
+            _keys(config, path) | {name: outcome.get(name) for name in OUTCOME_COLUMNS}
+            for config, outcome, path in self.finished()
+        ]
+        table = pd.DataFrame(rows, columns=[*KEY_COLUMNS, *OUTCOME_COLUMNS])
+        write_atomically(self.path / "index.csv", table.to_csv(index=False).encode())
+
+    def check_format(self) -> None:
+        """Refuse a directory that holds no study, or one of another version."""
+        file = self.path / "study.json"
+        if not self.path.is_dir():
+            raise InputError(f"there is no directory {self.path}")
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            found = content["format"]
+        except FileNotFoundError as error:
+            raise InputError(f"{self.path} holds no study: there is no study.json in it") from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{file} is damaged: delete it and run the study again with the same --out and --resume; "
+                "finished runs are kept"
+            ) from error
+        if found != FORMAT:
+            raise InputError(
+                f"{self.path} was written by a version of fedkin with format {found}, this one has "
+                f"{FORMAT}: read it with that version, or choose another directory"
+            )
+
+
+OUTCOME_COLUMNS = [
+    "step",
+    "synchronizations",
+    "points",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "validation_accuracy",
+    "test_accuracy",
+    "similar_weight",
+    "stopped",
+]
+
+
+def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
+    """Read a study's results as one table.
+
+    Args:
+        directory: The study's directory.
+        best: One row a run, at its best validation accuracy; otherwise one row an evaluation.
+
+    Returns:
+        Columns `dataset`, `setting`, `target`, `method`, `seed`, `parameters`, `run`, then the costs,
+        losses and accuracies, the weight of each node and diagnostics. Settings are text, as one's own
+        have names: `"1"` is the paper's first.
+    """
+    tables = []
+    store = Store(directory)
+    finished = store.finished()
+    damaged = sum((path / "finished.json").exists() for path in store.runs.glob("*")) - len(
+        finished
+    )
+    if damaged:
+        warnings.warn(
+            f"{damaged} runs in {directory} have a damaged file and are left out: run the study again "
+            "with --resume",
+            stacklevel=2,
+        )
+    for config, outcome, path in finished:
+        history = pd.read_parquet(path / "history.parquet")
+        if best:
+            history = history[history.step == outcome["step"]]
+        for place, (name, value) in enumerate(_keys(config, path).items()):
+            history.insert(place, name, value)
+        tables.append(history)
+    if not tables:
+        raise InputError(f"{directory} holds no finished run yet")
+    return pd.concat(tables, ignore_index=True)
+
+
+def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
+    """Return named arrays as the bytes of an `.npz` file."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **jax.tree.map(np.asarray, dict(arrays)))
+    return buffer.getvalue()
+
+
+def _keys(config: RunConfig, path: Path) -> dict[str, Any]:
+    given = given_settings(config)
+    return {
+        "dataset": config.dataset,
+        "setting": str(config.setting),
+        "target": config.target,
+        "method": config.method,
+        "seed": config.seed,
+        "parameters": " ".join(f"{name}={value}" for name, value in given.items()),
+        "run": path.name,
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,1 @@
+"""From a problem to a result: the only outer loop, checkpoints, `fit`."""

@@ -1,0 +1,195 @@
+"""Checkpoints: a run as it stands after an outer step, in one file that is there whole or not at all."""
+
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.errors import InputError
+from fedkin.federation.base import Federation
+from fedkin.federation.center import Center
+from fedkin.methods.tasks import empty_slot
+from fedkin.training.history import cost_from_json, from_json, to_json
+from fedkin.training.runner import RunState
+
+UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
+"""What a damaged checkpoint, or one of another version, may raise."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, finds the old content or the new, never a part."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another directory, "
+            "then continue with --resume: nothing that was finished is lost"
+        ) from error
+
+
+def save_checkpoint(
+    path: Path,
+    state: RunState,
+    federation: Federation,
+    center: Center,
+    made_with: Mapping[str, Any],
+) -> None:
+    """Write everything that the run needs to go on as if it had never stopped.
+
+    Args:
+        path: The file.
+        state: The run.
+        federation: The nodes, whose state is written too.
+        center: The center, likewise.
+        made_with: The parameters and versions that the run depends on; it goes on only with the same.
+    """
+    description = {
+        "made_with": made_with,
+        "cost": asdict(state.cost),
+        "rounds": state.rounds,
+        "seconds": state.seconds,
+        "history": [to_json(evaluation) for evaluation in state.history],
+        "kept": None if state.kept is None else state.kept.step - 1,
+        "stopped": state.stopped,
+    }
+    arrays: dict[str, Any] = {
+        "description": np.frombuffer(json.dumps(description).encode(), np.uint8)
+    }
+    for number, leaf in enumerate(jax.tree.leaves(state.algorithm_state)):
+        arrays[f"algorithm/{number}"] = np.asarray(leaf)
+    for owner, holder in (("federation", federation), ("alone", center.alone)):
+        for slot, content in holder.export_state().items():
+            for number, leaf in enumerate(jax.tree.leaves(content)):
+                arrays[f"{owner}/{slot}/{number}"] = np.asarray(leaf)
+    for name in ("kept_theta", "last_theta"):
+        if getattr(state, name) is not None:
+            arrays[name] = np.asarray(getattr(state, name))
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_checkpoint(
+    path: Path,
+    state: RunState,
+    federation: Federation,
+    center: Center,
+    made_with: Mapping[str, Any],
+) -> None:
+    """Bring a fresh run to where the checkpoint was taken.
+
+    Args:
+        path: The file.
+        state: The run as `begin` made it; it gives the shapes and is changed in place.
+        federation: The nodes; their state is replaced.
+        center: The center; its state is replaced.
+        made_with: The parameters and versions of this run: another's checkpoint is refused.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        description = json.loads(arrays.pop("description").tobytes())
+        differing = _differing(description["made_with"], made_with)
+        if not differing:
+            _bring(state, description, arrays, federation, center)
+    except UNREADABLE as error:
+        raise InputError(
+            f"the checkpoint {path} is damaged or of another version ({error}): delete it to begin "
+            "this run anew"
+        ) from error
+    if differing:
+        raise InputError(
+            f"the checkpoint {path} was made with other {', '.join(differing)}: go on with those, or "
+            "delete the checkpoint to begin this run anew"
+        )
+
+
+def chosen_learning_rate(path: Path) -> float | None:
+    """Return the step size that a run was begun with; None if there is no checkpoint that says it.
+
+    Where it was chosen from the nodes' data, a run that goes on takes the same: asked again, the nodes
+    that are there now might lead to another.
+    """
+    try:
+        parameters = (read_made_with(path) or {})["parameters"]
+        training = parameters.get("inner") or parameters.get("settings") or parameters
+        return float(training["learning_rate"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def read_made_with(path: Path) -> Mapping[str, Any] | None:
+    """Return what a checkpoint was made with; None if it does not say: `load_checkpoint` tells why."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return json.loads(archive["description"].tobytes())["made_with"]
+    except UNREADABLE:
+        return None
+
+
+def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Name what differs, with both values, of mappings of mappings."""
+    wanted = json.loads(json.dumps(wanted))
+    return [
+        f"{group} ({name} {found[group].get(name)}, now {wanted[group].get(name)})"
+        for group in wanted
+        for name in sorted({*found[group], *wanted[group]})
+        if found[group].get(name) != wanted[group].get(name)
+    ]
+
+
+def _bring(
+    state: RunState,
+    description: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    federation: Federation,
+    center: Center,
+) -> None:
+    state.algorithm_state = _restore(state.algorithm_state, _leaves(arrays, "algorithm/"))
+    for owner, holder in (("federation", federation), ("alone", center.alone)):
+        slots = {name.split("/")[1] for name in arrays if name.startswith(f"{owner}/")}
+        restored = {}
+        for slot in sorted(slots):
+            template = empty_slot(slot, holder.objective)
+            restored[slot] = _restore(template, _leaves(arrays, f"{owner}/{slot}/"))
+        holder.import_state(restored)
+    state.cost = cost_from_json(description["cost"])
+    state.rounds = description["rounds"]
+    state.seconds = description["seconds"]
+    state.history = [from_json(row) for row in description["history"]]
+    state.stopped = description["stopped"]
+    if description["kept"] is not None:
+        state.kept = state.history[description["kept"]]
+        state.kept_theta = jnp.asarray(arrays["kept_theta"])
+        state.last_theta = jnp.asarray(arrays["last_theta"])
+
+
+def _leaves(arrays: Mapping[str, np.ndarray], prefix: str) -> list[np.ndarray]:
+    count = sum(name.startswith(prefix) for name in arrays)
+    return [arrays[f"{prefix}{number}"] for number in range(count)]
+
+
+def _restore(template: Any, leaves: list[np.ndarray]) -> Any:
+    """Arrange leaves as the template is; plain numbers become plain numbers again."""
+    models, structure = jax.tree.flatten(template)
+    if len(models) != len(leaves):
+        raise ValueError(f"{len(leaves)} arrays where {len(models)} are expected")
+    restored = [
+        type(model)(leaf.item()) if isinstance(model, (bool, int, float)) else jnp.asarray(leaf)
+        for model, leaf in zip(models, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(structure, restored)

@@ -1,0 +1,192 @@
+"""What `fedkin.fit` returns, and how it is kept in a file."""
+
+import io
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+
+from fedkin.data.arrays import check_inputs_like
+from fedkin.errors import InputError
+from fedkin.federation.base import Cost
+from fedkin.federation.center import evaluate_in_chunks
+from fedkin.models.base import Model, Statistics, as_model
+from fedkin.models.cnn import CNN
+from fedkin.models.linear import Logistic, Ridge
+from fedkin.models.mlp import MLP
+from fedkin.models.objective import Objective
+from fedkin.training.history import cost_from_json
+
+FORMAT = 1
+"""The version of the file format; a file of another version is refused."""
+
+SAVED_MODELS: dict[str, Any] = {"Logistic": Logistic, "Ridge": Ridge, "MLP": MLP, "CNN": CNN}
+"""Models whose settings are written into the file; of others only the parameters are kept."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The learned weights, the model trained with them, and how they came about."""
+
+    method: str
+    weights: dict[str, float] | None
+    """The weight of each node by its name; None for methods that do not weigh nodes."""
+    history: pd.DataFrame
+    """One row an evaluation: step, costs so far, losses and accuracies, weights, diagnostics."""
+    cost: Cost
+    """What the whole run has cost."""
+    stopped: str
+    """Why the run ended."""
+    warnings: tuple[str, ...]
+    """What went wrong and was mended."""
+    classes: np.ndarray | None
+    """The label of each column of `predict_proba`; None for regression."""
+    theta: np.ndarray
+    """All parameters of the model in one vector."""
+    objective: Objective
+    statistics: Statistics
+    """Normalization statistics of the validation data, used for all predictions."""
+    point_shape: tuple[int, ...]
+    """The shape of one raw input point."""
+
+    @property
+    def model(self) -> Model:
+        """The model, without its parameters."""
+        return self.objective.model
+
+    @property
+    def params(self) -> Any:
+        """The parameters in the arrangement that the model knows."""
+        return self.objective.unflatten(jnp.asarray(self.theta))
+
+    def predict(self, inputs: Any) -> np.ndarray:
+        """Return the label (or, in regression, the number) predicted for each point."""
+        outputs = self._outputs(inputs)
+        return outputs if self.classes is None else self.classes[np.argmax(outputs, axis=1)]
+
+    def predict_proba(self, inputs: Any) -> np.ndarray:
+        """Return the probability of each class for each point."""
+        if self.classes is None:
+            raise InputError("predict_proba is for classification; this model predicts numbers")
+        return np.asarray(jax.nn.softmax(self._outputs(inputs), axis=1))
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into one file, to be read by `fedkin.load`. Nothing in it is executable."""
+        name = type(self.model).__name__
+        known = name in SAVED_MODELS
+        classes = None if self.classes is None else self.classes.tolist()
+        description = {
+            "format": FORMAT,
+            "method": self.method,
+            "weights": self.weights,
+            "cost": asdict(self.cost),
+            "stopped": self.stopped,
+            "warnings": self.warnings,
+            "classes": classes,
+            "point_shape": self.point_shape,
+            "point_dtype": self.objective.point_dtype,
+            "model": {"name": name, "settings": asdict(self.model) if known else None},  # pyright: ignore
+        }
+        arrays = io.BytesIO()
+        leaves = jax.tree.leaves(self.statistics)
+        np.savez(
+            arrays, theta=self.theta, **{f"statistics_{i}": leaf for i, leaf in enumerate(leaves)}
+        )
+        table = io.BytesIO()
+        self.history.to_parquet(table, index=False)
+        target = Path(path)
+        partial = target.with_name(target.name + ".partial")
+        try:
+            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("result.json", json.dumps(description, indent=2))
+                archive.writestr("arrays.npz", arrays.getvalue())
+                archive.writestr("history.parquet", table.getvalue())
+            partial.replace(target)
+        except OSError as error:
+            raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+
+    def _outputs(self, inputs: Any) -> np.ndarray:
+        checked = check_inputs_like(inputs, self.point_shape)
+        if (checked.dtype == np.uint8) != (self.objective.point_dtype == "uint8"):
+            raise InputError(
+                f"the model was trained on inputs of type {self.objective.point_dtype}, "
+                f"these are {checked.dtype}"
+            )
+        prepared = np.asarray(self.model.prepare(jnp.asarray(checked)))
+        return evaluate_in_chunks(
+            self.objective, jnp.asarray(self.theta), prepared, self.statistics
+        )
+
+
+def load(path: str | Path, model: Any | None = None) -> Result:
+    """Read what `Result.save` wrote.
+
+    Args:
+        path: The file.
+        model: The model object, needed where it was not one of fedkin's own.
+    """
+    path = Path(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            description = json.loads(archive.read("result.json"))
+            arrays = dict(np.load(io.BytesIO(archive.read("arrays.npz")), allow_pickle=False))
+            history = pd.read_parquet(io.BytesIO(archive.read("history.parquet")))
+        found = description.get("format")
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
+        raise InputError(
+            f"{path} is not a saved fedkin result, or it is damaged: {error}"
+        ) from error
+    if found != FORMAT:
+        raise InputError(f"{path} has format {found}, this version of fedkin reads {FORMAT}")
+    classes = None if description["classes"] is None else np.array(description["classes"])
+    restored = _restore_model(description["model"], model, classes)
+    point_shape = tuple(description["point_shape"])
+    example = np.zeros((2, *point_shape), description["point_dtype"])
+    objective = Objective.create(restored, restored.prepare(jnp.asarray(example)))
+    theta = arrays["theta"]
+    if theta.shape != (objective.size,):
+        raise InputError(
+            f"{path} holds {theta.size} parameters, but the given model has {objective.size}"
+        )
+    shapes = jax.eval_shape(
+        objective.statistics,
+        jax.ShapeDtypeStruct(theta.shape, theta.dtype),
+        jax.ShapeDtypeStruct((2, *objective.point_shape), objective.point_dtype),
+    )
+    leaves = [arrays[f"statistics_{i}"] for i in range(len(arrays) - 1)]
+    return Result(
+        method=description["method"],
+        weights=description["weights"],
+        history=history,
+        cost=cost_from_json(description["cost"]),
+        stopped=description["stopped"],
+        warnings=tuple(description["warnings"]),
+        classes=classes,
+        theta=theta,
+        objective=objective,
+        statistics=jax.tree.unflatten(jax.tree.structure(shapes), leaves),
+        point_shape=point_shape,
+    )
+
+
+def _restore_model(saved: dict[str, Any], given: Any | None, classes: np.ndarray | None) -> Model:
+    if given is not None:
+        return as_model(given, "regression" if classes is None else "classification")
+    if saved["settings"] is None:
+        raise InputError(
+            f"the saved model is a {saved['name']}, which fedkin cannot build by itself: "
+            "call fedkin.load(path, model=...) with the object used for training"
+        )
+    settings = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in saved["settings"].items()
+    }
+    return SAVED_MODELS[saved["name"]](**settings)

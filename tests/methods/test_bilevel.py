@@ -1,0 +1,138 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from federations import problem
+from fedkin.methods.bilevel.hypergradient import ConjugateGradientSolver
+from fedkin.methods.bilevel.outer import AcceleratedBilevel, AdaptiveBilevel, ProximalBilevel
+from fedkin.methods.local_svrg.center import LocalSvrg
+from fedkin.models.linear import Ridge
+from fedkin.training.runner import Budget, begin, run
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+EXACT = ConjugateGradientSolver(damping=0.0, iterations=30, tolerance=1e-12)
+
+
+def linear_regression(nodes=6, features=3, seed=0):
+    """The paper's example: the same inputs everywhere, so θ(w) = Σ w_k θ_k and F is quadratic in w."""
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(20, features))
+    labels = [inputs @ rng.normal(size=features) + 0.1 * rng.normal(size=20) for _ in range(nodes)]
+    own = rng.normal(size=(15, features))
+    validation = own, own @ rng.normal(size=features) * 0.5 + 0.1 * rng.normal(size=15)
+    l2 = 0.1
+    made = problem(Ridge(l2=l2, intercept=False), [(inputs, y) for y in labels], validation)
+    gram = inputs.T @ inputs / 20 + l2 * np.eye(features)
+    solutions = np.stack([np.linalg.solve(gram, inputs.T @ y / 20) for y in labels], axis=1)
+
+    def outer(weights):
+        theta = solutions @ weights
+        return 0.5 * np.mean((own @ theta - validation[1]) ** 2) + 0.5 * l2 * theta @ theta
+
+    return made, outer
+
+
+def minimum(outer, nodes, cap):
+    found = minimize(
+        outer,
+        np.full(nodes, 1 / nodes),
+        bounds=[(0, cap)] * nodes,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    assert found.success
+    return found
+
+
+def exact_inner():
+    # One mini-batch of all points a node and a step a round: gradient descent, run to convergence.
+    return LocalSvrg(0.5, period=1, rounds=300, refresh_probability=1.0, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("cap", [0.3, 1.0])
+@pytest.mark.parametrize(
+    ("algorithm", "steps", "settings"),
+    [
+        (ProximalBilevel, 150, {"outer_learning_rate": 0.1}),
+        (AcceleratedBilevel, 60, {"outer_learning_rate": 0.1}),
+        (AdaptiveBilevel, 60, {"tolerance": 1e-9, "smallest_move": 1e-6}),
+    ],
+)
+def test_the_weights_reach_the_exact_minimizer_of_linear_regression(
+    algorithm, steps, settings, cap
+):
+    made, outer = linear_regression()
+    best = minimum(outer, 6, cap)
+    method = algorithm(cap=cap, inner=exact_inner(), solve=EXACT, **settings)
+    state = method.init(jnp.zeros(3), 6)
+    for step in range(steps):
+        state, info = method.step(state, jax.random.key(step), made.federation, made.center)
+        if info.stop:
+            break
+    weights = state.base.node_weights if algorithm is AdaptiveBilevel else state.aggregate_weights
+    assert float(jnp.sum(weights)) == pytest.approx(1, abs=1e-12)
+    assert outer(np.asarray(weights)) - best.fun <= 1e-6
+    # The start is far from it, so that the test can fail.
+    assert outer(np.full(6, 1 / 6)) - best.fun > 1e-2
+
+
+@pytest.mark.parametrize("algorithm", [ProximalBilevel, AcceleratedBilevel])
+def test_mean_estimation_gives_both_sides_half(algorithm):
+    """Nodes around +a and -a, target around 0: only equal weights find the mean (METHOD, section 9)."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=30)
+    noise -= noise.mean()
+    ones = np.ones((30, 1))
+    made = problem(
+        Ridge(l2=1e-9, intercept=False), [(ones, noise + 2.0), (ones, noise - 2.0)], (ones, noise)
+    )
+    method = algorithm(cap=1.0, inner=exact_inner(), solve=EXACT, outer_learning_rate=0.02)
+    state = method.init(jnp.zeros(1), 2)
+    state = state._replace(
+        node_weights=jnp.array([0.9, 0.1]), aggregate_weights=jnp.array([0.9, 0.1])
+    )
+    for step in range(60):
+        state, _ = method.step(state, jax.random.key(step), made.federation, made.center)
+    np.testing.assert_allclose(state.aggregate_weights, [0.5, 0.5], atol=1e-3)
+
+
+def test_the_adaptive_loop_never_accepts_a_worse_validation_loss_and_says_why_it_stopped():
+    made, _ = linear_regression(seed=3)
+    method = AdaptiveBilevel(cap=1.0, inner=exact_inner(), solve=EXACT, first_move=5.0)
+    outcome = run(
+        method,
+        made.federation,
+        made.center,
+        begin(method, made.federation, jnp.zeros(3)),
+        jax.random.key(0),
+        budget=Budget(steps=50),
+        keep="last",
+    )
+    accepted = [
+        row.diagnostics["outer_loss"] for row in outcome.history if row.diagnostics["accepted"]
+    ]
+    assert all(np.diff(accepted) <= 0)
+    assert len(accepted) < len(outcome.history)  # the first move was too bold, and taken back
+    assert outcome.stopped.startswith("converged")
+
+
+def test_starting_the_inner_solve_anew_gives_the_same_hypergradient_at_convergence():
+    made, _ = linear_regression()
+    gradients = []
+    for warm_start in (True, False):
+        method = ProximalBilevel(
+            cap=1.0,
+            inner=exact_inner(),
+            solve=EXACT,
+            warm_start=warm_start,
+            warm_start_adjoint=True,
+        )
+        state = method.init(jnp.ones(3), 6)
+        for step in range(3):
+            state, info = method.step(state, jax.random.key(step), made.federation, made.center)
+        gradients.append(info.diagnostics["hypergradient_norm"])
+    assert gradients[0] == pytest.approx(gradients[1], rel=1e-6)

@@ -1,0 +1,126 @@
+import pytest
+
+import fedkin
+from fedkin.studies.config import RunConfig, check_study, load_study
+
+
+def study(**content):
+    return check_study({"dataset": "digits", **content}, "study.toml")
+
+
+def test_a_study_is_every_combination_of_its_lists():
+    runs = list(
+        study(
+            setting=[1, 2],
+            target=["minority", "majority"],
+            method=["bilevel", "fedavg"],
+            seed=[0, 1, 2],
+            settings={"learning_rate": [0.05, 0.02], "bilevel": {"cap": [0.3, 0.5]}},
+        ).runs()
+    )
+    # settings x targets x seeds x (bilevel: 2 rates x 2 caps; fedavg: 2 rates, it has no cap)
+    assert len(runs) == 2 * 2 * 3 * (4 + 2)
+    assert len({run.directory for run in runs}) == len(runs)
+    assert {run.settings.cap for run in runs if run.method == "fedavg"} == {None}
+    assert {run.settings.preset for run in runs} == {"paper"}
+
+
+def test_the_directory_name_depends_on_the_config_alone():
+    one = RunConfig(dataset="digits", setting=1)
+    again = RunConfig.model_validate_json(one.model_dump_json())
+    assert again == one
+    assert again.directory == one.directory
+    assert one.directory.startswith("digits-1-minority-bilevel-0-")
+    assert one.model_copy(update={"synchronizations": 801}).directory != one.directory
+    assert one.model_copy(update={"synchronizations": None}).directory != one.directory
+    # Published results are found by this name: it must not change when parameters are added.
+    assert one.directory == "digits-1-minority-bilevel-0-ed18c364f098"
+
+
+def test_candidates_are_short_runs_on_the_first_seed():
+    made = study(
+        setting=1,
+        seed=[3, 4],
+        method=["bilevel", "fedavg"],
+        tune={"bilevel": {"learning_rate": [0.05, 0.02], "outer_learning_rate": [0.1, 0.2, 0.3]}},
+        settings={"period": 10},
+    )
+    bilevel, _, fedavg, _ = made.runs()
+    trials = made.candidates(bilevel)
+    assert len(trials) == 6
+    assert {(t.seed, t.steps, t.synchronizations, t.settings.period) for t in trials} == {
+        (3, 5, None, 10)
+    }
+    assert {(t.settings.learning_rate, t.settings.outer_learning_rate) for t in trials} == {
+        (rate, outer) for rate in (0.05, 0.02) for outer in (0.1, 0.2, 0.3)
+    }
+    assert made.candidates(fedavg) == []
+
+
+BAD = {
+    "unknown key": ({"datset": 1}, "unknown key datset; did you mean dataset"),
+    "unknown setting": (
+        {"settings": {"learning_rat": 1}},
+        "did you mean learning_rate",
+    ),
+    "unknown method": ({"method": "bilevl"}, "method"),
+    "unknown method table": ({"settings": {"bilvel": {"cap": 0.5}}}, "did you mean bilevel"),
+    "of no use": ({"method": "fedavg", "settings": {"cap": 0.5}}, "of no use here"),
+    "wrong method": (
+        {"settings": {"fedavg": {"cap": 0.5}}},
+        r"settings\.fedavg\.cap is not a parameter",
+    ),
+    "wrong tune": ({"tune": {"fedavg": {"cap": [0.5]}}}, r"tune\.fedavg\.cap is not a parameter"),
+    "number": ({"settings": {"learning_rate": -1}}, "learning_rate must be a positive number"),
+    "paper setting": ({"setting": 5}, "1, 2, 3 or 4"),
+    "target": ({"target": "both"}, "minority"),
+    "budget": ({"synchronizations": 0}, "synchronizations"),
+    "seed": ({"seed": -1}, "seed"),
+    "seed twice": ({"seed": [1, 1]}, "lists the same value twice"),
+    "empty list": ({"method": []}, "empty list"),
+    "settings of an absent method": (
+        {"method": "fedavg", "settings": {"ditto": {"proximal": 1}}},
+        "not among",
+    ),
+    "tune of an absent method": (
+        {"method": "fedavg", "tune": {"ditto": {"proximal": [1]}}},
+        "not among",
+    ),
+    "tune_steps alone": ({"tune_steps": 3}, "of no use without"),
+    "tune_synchronizations alone": ({"tune_synchronizations": 9}, "of no use without"),
+    "two lengths of trials": (
+        {
+            "tune_steps": 3,
+            "tune_synchronizations": 9,
+            "tune": {"bilevel": {"learning_rate": [0.1, 0.2]}},
+        },
+        "exclude each other",
+    ),
+    "follow alone": ({"follow_bilevel": True}, "not tuned"),
+    "cap below 1/K": ({"settings": {"cap": 0.01}}, "between 1/15"),
+    "cap as text": ({"settings": {"cap": "0.5"}}, "cap must be a number"),
+    "switch as text": ({"settings": {"warm_start": "no"}}, "true or false"),
+    "solver conflict": (
+        {"settings": {"bilevel": {"solver": "cg", "adjoint_learning_rate": 1}}},
+        "solver 'cg'",
+    ),
+    "setting file": ({"setting": "none.toml"}, "no settings file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_mistakes_are_refused_with_the_key_and_what_to_do(name):
+    content, message = BAD[name]
+    with pytest.raises(fedkin.InputError, match=message):
+        study(**content)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    with pytest.raises(fedkin.InputError, match="there is no file"):
+        load_study(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("dataset = [")
+    with pytest.raises(fedkin.InputError, match="not valid TOML"):
+        load_study(tmp_path / "bad.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(fedkin.InputError, match="cannot read"):
+        load_study(tmp_path / "bytes.toml")

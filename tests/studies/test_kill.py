@@ -1,0 +1,87 @@
+"""Studies killed without warning, at moments that nobody chose, end with the same bits."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from typing import get_args
+
+import pytest
+from experiments.test_contract import files
+
+from fedkin.studies.cell import run_cell
+from fedkin.studies.config import load_study
+from fedkin.studies.store import RunDirectory
+from fedkin.training.method_settings import MethodName
+
+TIMES = int(os.environ.get("FEDKIN_KILLS", "1"))
+"""How often the study is done; each time it is killed once in each method's run."""
+
+STUDY = """
+dataset = "digits"
+setting = 2
+model = "logistic"
+synchronizations = 240
+
+[settings]
+learning_rate = 0.05
+period = 5
+rounds = 4
+"""
+
+
+def start(study, out, *options):
+    command = [sys.executable, "-c", "from fedkin.cli.app import main; main()", "run"]
+    return subprocess.Popen(
+        [*command, str(study), "--out", str(out), *options],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def lines_of_log(directory):
+    log = directory.path / "log.txt"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Do the study without a disturbance; return its file, its runs and where they are."""
+    place = tmp_path_factory.mktemp("whole")
+    study = place / "study.toml"
+    study.write_text(STUDY)
+    runs = load_study(study).runs()
+    assert [run.method for run in runs] == list(get_args(MethodName))
+    for run in runs:
+        run_cell(run, place / "runs")
+    return study, runs, place / "runs"
+
+
+@pytest.mark.parametrize("number", range(TIMES))
+def test_a_study_killed_at_random_moments_ends_with_the_same_bits(whole, number, tmp_path):
+    study, runs, expected = whole
+    generator = random.Random(number)
+    out, options = tmp_path / "killed", []
+    for run in runs:
+        directory = RunDirectory(out / "runs", run)
+        steps = lines_of_log(RunDirectory(expected, run))
+        # Anywhere from before the first step to while the results are written.
+        last_step = generator.randrange(steps + 1)
+        process = start(study, out, *options)
+        while process.poll() is None and (
+            not directory.path.exists() or lines_of_log(directory) < last_step
+        ):
+            time.sleep(0.002)
+        time.sleep(generator.random() * 0.05)
+        process.send_signal(signal.SIGKILL)
+        status = process.wait()
+        at_the_end = run is runs[-1] and last_step == steps
+        assert status == -signal.SIGKILL or at_the_end, (
+            f"{run.method} ended before step {last_step}"
+        )
+        options = ["--resume"]
+    assert start(study, out, *options).wait(timeout=300) == 0
+    for run in runs:
+        assert files(out / "runs", run) == files(expected, run)

@@ -1,0 +1,68 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from fedkin.events import (
+    EventReader,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepDone,
+    Warned,
+    append_event,
+    from_json,
+    to_json,
+)
+
+EVENTS = [
+    RunStarted(run="a", method="bilevel", nodes=("north", "south"), resumed_after=3),
+    StepDone(
+        run="a",
+        step=1,
+        synchronizations=9,
+        seconds=1.5,
+        bytes_up=10,
+        bytes_down=20,
+        validation_loss=0.5,
+        validation_accuracy=0.75,
+        weights=(0.25, 0.75),
+    ),
+    Warned(run="a", message="south did not answer"),
+    RunFinished(run="a", stopped="converged"),
+    RunFailed(run="a", reason="diverged", traceback=None),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.kind)
+def test_event_survives_its_line(event):
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+def test_reader_returns_each_event_once_and_waits_for_whole_lines(tmp_path):
+    path = tmp_path / "events.jsonl"
+    reader = EventReader(path)
+    assert reader.new() == []
+    append_event(path, EVENTS[0])
+    assert reader.new() == [EVENTS[0]]
+    line = json.dumps(to_json(EVENTS[1])) + "\n"
+    with path.open("a") as file:
+        file.write(line[:20])
+    assert reader.new() == []
+    with path.open("a") as file:
+        file.write(line[20:])
+    append_event(path, EVENTS[2])
+    assert reader.new() == [EVENTS[1], EVENTS[2]]
+    assert reader.new() == []
+
+
+def test_reader_skips_what_it_does_not_know(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"event": "of a later version"}\nnot JSON\n{"event": "step"}\n[1]\n')
+    append_event(path, EVENTS[3])
+    assert EventReader(path).new() == [EVENTS[3]]
+
+
+def test_field_of_a_later_version_is_ignored():
+    event = EVENTS[3]
+    assert from_json(to_json(event) | {"mood": "good"}) == replace(event)
