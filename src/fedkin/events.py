@@ -102,13 +102,12 @@ def from_json(plain: dict[str, Any]) -> Event | None:
     if kind is None:
         return None
     known = {each.name for each in fields(kind)}
-    values = {name: value for name, value in plain.items() if name in known}
-    return kind(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-    )
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in plain.items()
+        if name in known
+    }
+    return kind(**values)
 
 
 def append_event(path: Path, event: Event) -> None:
