@@ -1,20 +1,52 @@
 """fedkin: whom should I learn with, and how much?"""
 
 from fedkin.errors import DivergedError, FedkinError, InputError
+from fedkin.methods.base import Method
+from fedkin.methods.bilevel.hypergradient import (
+    AdjointSolver,
+    ConjugateGradients,
+    LocalSvrgSolver,
+    NeumannSeries,
+    register_solver,
+)
+from fedkin.methods.bilevel.method import Bilevel
+from fedkin.methods.bilevel.theory import TheoryBilevel
+from fedkin.methods.ditto.center import Ditto
+from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.local import LocalTraining
+from fedkin.methods.pfedme.center import PFedMe
+from fedkin.methods.registry import register
+from fedkin.models.named import register_model
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.studies.store import results
 from fedkin.training.fit import fit
+from fedkin.training.problem import Problem
 from fedkin.training.result import Result, load
 from fedkin.version import __version__
 
 __all__ = [
+    "AdjointSolver",
+    "Bilevel",
+    "ConjugateGradients",
+    "Ditto",
     "DivergedError",
+    "FedAvg",
     "FedkinError",
     "InputError",
+    "LocalSvrgSolver",
+    "LocalTraining",
+    "Method",
+    "NeumannSeries",
+    "PFedMe",
+    "Problem",
     "Result",
+    "TheoryBilevel",
     "__version__",
     "fit",
     "load",
     "project_capped_simplex",
+    "register",
+    "register_model",
+    "register_solver",
     "results",
 ]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 Array = jax.Array
 """A JAX array."""
@@ -19,3 +20,6 @@ Vector = jax.Array
 
 Message = Mapping[str, jax.Array]
 """Named arrays sent to a node or answered by it. In replies the first axis runs over nodes."""
+
+Examples = tuple[np.ndarray, np.ndarray]
+"""Inputs and labels of the same length."""

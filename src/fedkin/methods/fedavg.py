@@ -1,22 +1,56 @@
-"""The two methods that only train: on all nodes alike, and on the center's own data."""
+"""FedAvg: Local-SVRG with the same weight for every node."""
 
 from dataclasses import dataclass
-
-import jax.numpy as jnp
+from typing import ClassVar, NamedTuple
 
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
-from fedkin.methods.base import Info, TrainingState
+from fedkin.methods.base import Info
 from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution, solve_inner
+from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.methods.local_svrg.training import SvrgMethod
+from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.methods.weights import equal_weights
 from fedkin.types import Array, Key, Vector
 
 
-@dataclass(frozen=True)
-class FedAvg:
-    """Local-SVRG with the same weight 1/K for every node; a step is some rounds of it."""
+class TrainingState(NamedTuple):
+    """State of the methods that only train a model: FedAvg and local training."""
 
-    settings: LocalSvrg
+    theta: Vector
+    rounds: int
+    """Rounds taken so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(SvrgMethod):
+    """Train one model on all nodes alike. For the settings see `SvrgMethod`.
+
+    >>> FedAvg(learning_rate=0.1, period=5).period
+    5
+    """
+
+    name: ClassVar[str] = "fedavg"
+    title: ClassVar[str] = "FedAvg"
+    color: ClassVar[str] = "#3F98E0"
+    marker: ClassVar[str] = "s"
+    dashes: ClassVar[tuple[float, ...]] = (5, 2)
+    tasks = (INNER_SVRG_ROUND, SMOOTHNESS)
+    learning_rate_place: ClassVar[tuple[str, ...]] = ("training",)
+
+    def prepare(
+        self, federation: Federation, center: Center, key: Key
+    ) -> tuple["FedAvgAlgorithm", Cost]:
+        """Choose step size and lengths."""
+        training, cost = self.choose_training(federation, key)
+        return FedAvgAlgorithm(self.with_rounds_of_an_outer_step(training, federation)), cost
+
+
+@dataclass(frozen=True)
+class FedAvgAlgorithm:
+    """Local-SVRG with the weight 1/K for every node; a step is some rounds of it."""
+
+    training: LocalSvrg
 
     def init(self, theta: Vector, nodes: int) -> TrainingState:
         """Begin at the initial model."""
@@ -25,39 +59,19 @@ class FedAvg:
     def step(
         self, state: TrainingState, key: Key, federation: Federation, center: Center
     ) -> tuple[TrainingState, Info]:
-        """Go on for as many rounds as the settings say."""
+        """Continue for as many rounds as the settings say."""
         node_weights = equal_weights(federation.present)
         solution = solve_inner(
-            federation, node_weights, state.theta, key, self.settings, begin=state.rounds == 0
+            federation, node_weights, state.theta, key, self.training, begin=state.rounds == 0
         )
-        info = _info(solution, node_weights, solution.cost)
+        info = training_info(solution, node_weights, solution.cost)
         return TrainingState(solution.point, state.rounds + solution.rounds), info
 
 
-@dataclass(frozen=True)
-class LocalTrain:
-    """SVRG on the center's own data D_0: nobody is asked, nothing is sent."""
-
-    settings: LocalSvrg
-
-    def init(self, theta: Vector, nodes: int) -> TrainingState:
-        """Begin at the initial model."""
-        return TrainingState(theta, 0)
-
-    def step(
-        self, state: TrainingState, key: Key, federation: Federation, center: Center
-    ) -> tuple[TrainingState, Info]:
-        """Go on for as many rounds as the settings say."""
-        solution = solve_inner(
-            center.alone, jnp.ones(1), state.theta, key, self.settings, begin=state.rounds == 0
-        )
-        info = _info(solution, None, Cost(node_points=solution.cost.node_points), solution.rounds)
-        return TrainingState(solution.point, state.rounds + solution.rounds), info
-
-
-def _info(
+def training_info(
     solution: SvrgSolution, node_weights: Array | None, cost: Cost, silent_rounds: int = 0
 ) -> Info:
+    """Report a step that did nothing but train."""
     # A solve that is settled from its first round on has nothing left to do.
     finished = solution.settled and solution.rounds == 1
     return Info(

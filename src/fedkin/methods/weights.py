@@ -1,4 +1,4 @@
-"""The weights of the nodes that take part; a node that has been dropped has the weight 0."""
+"""The weights of the nodes that take part. A node that has been dropped has the weight 0."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,3 +35,20 @@ def readmit(weights: Array, cap: float, present: np.ndarray) -> Array:
     if np.all(values <= np.where(present, cap + SLACK, 0.0)):
         return weights
     return project_weights(weights, cap, present)
+
+
+def fill_unknown(numbers: Array, weights: Array) -> Array:
+    """Replace numbers that nodes did not report (NaN) by the weighted mean of the others.
+
+    A step along slopes filled like this moves the weight of such a node neither up nor down.
+    """
+    known = np.isfinite(np.asarray(numbers))
+    if known.all():
+        return numbers
+    shares = np.where(known, np.asarray(weights, np.float64), 0.0)
+    if not shares.sum() > 0:
+        shares = known.astype(np.float64)
+    if not known.any():
+        return numbers
+    mean = float(np.average(np.asarray(numbers, np.float64)[known], weights=shares[known]))
+    return jnp.where(jnp.asarray(known), numbers, mean)

@@ -1,24 +1,56 @@
-"""Models by name, of the size that the data want."""
+"""Models by name, of the size that the data need."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fedkin.errors import InputError
-from fedkin.models.base import LinearModel, Model, Task
+from fedkin.models.base import LinearModel, Model, Task, as_model
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.mlp import MLP
-
-TASKS: dict[str, Task | None] = {
-    "logistic": "classification",
-    "ridge": "regression",
-    "mlp": None,
-    "cnn": "classification",
-}
-"""Every name, with the task of the model; None where it can do both."""
+from fedkin.registry import Registry
 
 OWN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
-"""fedkin's own classes of models: with their settings they tell all that is computed. Those of users,
+"""fedkin's own classes of models: with their settings they say all that is computed. Those of users,
 wrapped or derived from these, may compute something else tomorrow under the same name."""
+
+ModelFactory = Callable[[int, tuple[int, ...]], Any]
+"""Takes the number of classes (1 for regression) and the shape of a point; returns a fedkin model, or any
+object with `init(key, inputs)` and `apply(params, inputs)`."""
+
+MODELS: Registry[ModelFactory] = Registry("model", "fedkin.models")
+"""All known models. fedkin's own have further settings, see `named_model`."""
+
+
+@dataclass(frozen=True)
+class _OwnModel:
+    """One of fedkin's own models, with the task it is for; None where it can do both."""
+
+    task: Task | None
+    make: Callable[[Task, int, tuple[int, ...], dict[str, Any]], Model]
+
+    def __call__(self, classes: int, point_shape: tuple[int, ...]) -> Model:
+        return self.make(self.task or "classification", classes, point_shape, {})
+
+
+def register_model(name: str, factory: ModelFactory) -> None:
+    """Make a model known by a name to `fit`, studies and the command line.
+
+    Other processes do not see it: for them, name the model as `package.module:factory`, or declare an
+    entry point in the group `fedkin.models`.
+
+    >>> register_model("wide", lambda classes, shape: MLP(outputs=classes, hidden=200))
+    >>> named_model("wide", "classification", 3, (5,)).hidden
+    200
+    """
+    MODELS.add(name, factory)
+
+
+def known_task(name: str) -> Task | None:
+    """Return the task that a named model is for; None if it can do both, or nobody knows."""
+    model = MODELS.get(name)
+    return model.task if isinstance(model, _OwnModel) else None
 
 
 def named_model(
@@ -27,31 +59,42 @@ def named_model(
     """Make the model that a name stands for.
 
     Args:
-        name: `logistic`, `ridge`, `mlp` or `cnn`.
+        name: `logistic`, `ridge`, `mlp`, `cnn`, a registered name, or `package.module:factory`.
         task: Classification or regression, for models that can do both.
         classes: The number of classes.
         point_shape: The shape of one raw input point.
         l2: The factor of ½‖θ‖² in the loss; None for the model's own default.
+
+    >>> named_model("logistic", "classification", 3, (5,), l2=0.01)
+    Logistic(l2=0.01, intercept=True, classes=3, task='classification')
     """
-    if name not in TASKS:
-        raise InputError(f"model={name!r} is unknown; choose one of {', '.join(TASKS)}")
     if l2 is not None and not (isinstance(l2, (int, float)) and 0 <= l2 < float("inf")):
         raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
+    found = MODELS.get(name)
+    if not isinstance(found, _OwnModel):
+        if l2 is not None:
+            raise InputError(f"l2 is not a setting of the model {name!r}: leave it out")
+        return as_model(found(classes, point_shape), task)
     settings: dict[str, Any] = {} if l2 is None else {"l2": float(l2)}
-    if name == "logistic":
-        model = Logistic(classes=classes, **settings)
-    elif name == "ridge":
-        model = Ridge(**settings)
-    elif name == "mlp":
-        model = MLP(outputs=classes, task=task, **settings)
-    else:
-        model = _cnn(point_shape, classes, settings)
+    model = found.make(task, classes, point_shape, settings)
     if isinstance(model, LinearModel) and model.l2 == 0:
         raise InputError(f"the model {name!r} needs l2 above 0: its minimizer must be unique")
     return model
 
 
-def _cnn(point_shape: tuple[int, ...], classes: int, settings: dict[str, Any]) -> CNN:
+def _logistic(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+    return Logistic(classes=classes, **settings)
+
+
+def _ridge(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+    return Ridge(**settings)
+
+
+def _mlp(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+    return MLP(outputs=classes, task=task, **settings)
+
+
+def _cnn(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
     if len(point_shape) != 3:
         raise InputError(
             "the model 'cnn' needs images of shape (height, width, channels), not points of shape "
@@ -67,3 +110,12 @@ def _cnn(point_shape: tuple[int, ...], classes: int, settings: dict[str, Any]) -
         kernels=kernels,
         **settings,
     )
+
+
+for name, own in {
+    "logistic": _OwnModel("classification", _logistic),
+    "ridge": _OwnModel("regression", _ridge),
+    "mlp": _OwnModel(None, _mlp),
+    "cnn": _OwnModel("classification", _cnn),
+}.items():
+    register_model(name, own)

@@ -1,14 +1,12 @@
 """One run of a study, from its config to its directory; it can be killed at any moment."""
 
 import json
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
@@ -16,46 +14,31 @@ from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
-from fedkin.federation.base import Federation
-from fedkin.federation.center import Center
-from fedkin.federation.simulation import SimulatedFederation
-from fedkin.models.base import Model
-from fedkin.models.named import named_model
-from fedkin.models.objective import Objective
+from fedkin.events import EVENTS_FILE, Event, append_event
 from fedkin.studies.config import RunConfig
-from fedkin.studies.store import RunDirectory, pack_arrays, versions
-from fedkin.training import method_settings as methods
-from fedkin.training.checkpoint import chosen_learning_rate, load_checkpoint, save_checkpoint
+from fedkin.studies.store import RunDirectory, pack_arrays
 from fedkin.training.history import to_row
-from fedkin.training.runner import Budget, Points, RunState, begin, run
+from fedkin.training.problem import Engine, Problem, TrainedRun, simulation
+from fedkin.training.runner import Budget
+
+RunEngine = Callable[[RunConfig, FederatedData], Engine]
+"""Chooses the engine of a run: of the data that were drawn for it, or of nodes that hold them."""
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Everything that a run plays with."""
+class DrawnProblem:
+    """The problem of a run, and the data that were drawn for it."""
 
     data: FederatedData
-    objective: Objective
-    federation: Federation
-    center: Center
-    test: Points
+    problem: Problem
     origin: str | None
     """The name of the directory that a known data set was read from; None for all others."""
 
 
-Engine = Callable[[RunConfig, FederatedData, Objective], Federation]
-"""Makes the federation of a run: of the data that were drawn for it, or of nodes that hold them."""
-
-
-def simulate(config: RunConfig, data: FederatedData, objective: Objective) -> SimulatedFederation:
+def simulate(config: RunConfig, data: FederatedData) -> Engine:
     """Let this process be all the nodes."""
-    return SimulatedFederation(
-        objective,
-        [_prepare(objective.model, points) for points in data.nodes],
-        names=data.names,
-        batch_size=config.batch_size,
-        seed=config.seed,
-    )
+    nodes = dict(zip(data.names, data.nodes, strict=True))
+    return simulation(nodes, batch_size=config.batch_size, seed=config.seed)
 
 
 @lru_cache(maxsize=1)
@@ -64,9 +47,9 @@ def _source(name: str, directory: Path | None) -> ImageSource:
     return load_images(name, directory)
 
 
-def set_up(
-    config: RunConfig, data_directory: Path | None = None, engine: Engine = simulate
-) -> Scene:
+def draw_problem(
+    config: RunConfig, data_directory: Path | None = None, engine: RunEngine = simulate
+) -> DrawnProblem:
     """Draw the federation of a run and give it a model."""
     source = _source(config.dataset, data_directory)
     setting = config.declared
@@ -83,98 +66,68 @@ def set_up(
         validation_size=config.validation_size,
         test_size=config.test_size,
     )
-    shape = data.validation[0].shape[1:]
-    model = named_model(config.model, "classification", len(data.classes), shape)
-    validation = _prepare(model, data.validation)
-    objective = Objective.create(model, jnp.asarray(validation[0][:2]))
-    federation = engine(config, data, objective)
-    center = Center(objective, *validation, batch_size=config.batch_size, seed=config.seed)
+    problem = Problem.build(
+        engine(config, data),
+        data.validation,
+        model=config.model,
+        classes=np.arange(len(data.classes)),
+        test=data.test,
+        batch_size=config.batch_size,
+        seed=config.seed,
+    )
     path = find(config.dataset, data_directory) if config.dataset in DATA_SETS else None
-    origin = None if path is None else path.name
-    return Scene(data, objective, federation, center, _prepare(model, data.test), origin)
+    return DrawnProblem(data, problem, None if path is None else path.name)
 
 
-def _prepare(model: Model, points: Points) -> Points:
-    return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
-
-
-def run_cell(
+def do_run(
     config: RunConfig,
     parent: Path,
     *,
     data_directory: Path | None = None,
-    engine: Engine = simulate,
-    after_step: Callable[[RunState], None] | None = None,
+    engine: RunEngine = simulate,
+    on_event: Callable[[Event], None] | None = None,
 ) -> dict[str, Any]:
-    """Run what the config says, or go on from its checkpoint; return the outcome.
+    """Do what the config says, or continue from its checkpoint; return the outcome.
 
     Args:
         config: The run.
         parent: The directory that holds the run's own.
         data_directory: Where data sets are; by default `FEDKIN_DATA`.
-        engine: Makes the federation; by default a simulation.
-        after_step: Called after each outer step, for progress.
+        engine: Chooses the engine; by default a simulation.
+        on_event: Called with the run's events, which are also appended to its file of events.
     """
     directory = RunDirectory(parent, config)
     directory.create()
-    scene = set_up(config, data_directory, engine)
-    key = methods.training_key(config.seed)
-    settings = config.settings
-    if settings.learning_rate is None:
-        settings = replace(settings, learning_rate=chosen_learning_rate(directory.checkpoint))
-    algorithm, cost = methods.build(
-        config.method,
-        settings,
-        scene.federation,
-        scene.center,
-        methods.building_key(config.seed),
-    )
-    theta = scene.objective.init(methods.initial_model_key(config.seed))
-    state = begin(algorithm, scene.federation, theta, cost)
-    made_with = {"parameters": methods.parameters(algorithm), "versions": versions()}
-    if directory.checkpoint.exists():
-        load_checkpoint(directory.checkpoint, state, scene.federation, scene.center, made_with)
-        directory.log(f"resumed after step {len(state.history)}")
+    drawn = draw_problem(config, data_directory, engine)
 
-    def record(state: RunState) -> None:
-        save_checkpoint(directory.checkpoint, state, scene.federation, scene.center, made_with)
-        directory.log(_log_line(state))
-        if after_step is not None:
-            after_step(state)
+    def record(event: Event) -> None:
+        append_event(directory.path / EVENTS_FILE, event)
+        if on_event is not None:
+            on_event(event)
 
-    run(
-        algorithm,
-        scene.federation,
-        scene.center,
-        state,
-        key,
+    trained = drawn.problem.train(
+        config.chosen_method,
         budget=Budget(config.steps, config.synchronizations, config.points),
-        test=scene.test,
-        after_step=record,
+        keep=config.keep,
+        ask_all=config.ask_all,
+        checkpoint=directory.checkpoint,
+        on_event=record,
+        run_name=config.directory,
     )
-    outcome = _outcome(state, scene) | {"parameters": methods.parameters(algorithm)}
-    directory.finish(outcome, _files(state, scene))
+    outcome = _outcome(trained, drawn.data)
+    directory.finish(outcome, _files(trained, drawn))
     return outcome
 
 
-def _log_line(state: RunState) -> str:
-    last = state.history[-1]
-    test = math.nan if last.test is None else last.test.accuracy
-    line = (
-        f"step {last.step}: {last.cost.synchronizations} synchronizations, {last.seconds:.1f} s, "
-        f"validation {last.validation.accuracy:.4f}, test {test:.4f}"
-    )
-    return "\n".join([line, *(f"warning: {warning}" for warning in last.warnings)])
-
-
-def _outcome(state: RunState, scene: Scene) -> dict[str, Any]:
+def _outcome(trained: TrainedRun, data: FederatedData) -> dict[str, Any]:
     """Summarize a run: the row of its best model, and what a reader should know."""
+    state = trained.state
     kept = state.kept
     assert kept is not None
-    row = to_row(kept, scene.data.names)
+    row = to_row(kept, data.names)
     similar = None
     if kept.node_weights is not None:
-        similar = float(kept.node_weights[np.array(scene.data.similar)].sum())
+        similar = float(kept.node_weights[np.array(data.similar)].sum())
     names = ("step", "synchronizations", "points", "bytes_up", "bytes_down", "seconds")
     return {name: row[name] for name in names} | {
         "validation_accuracy": kept.validation.accuracy,
@@ -185,11 +138,12 @@ def _outcome(state: RunState, scene: Scene) -> dict[str, Any]:
         "total_seconds": state.seconds,
         "total_synchronizations": state.cost.synchronizations,
         "warnings": [warning for each in state.history for warning in each.warnings],
+        "parameters": trained.parameters,
     }
 
 
-def _files(state: RunState, scene: Scene) -> dict[str, bytes]:
-    data = scene.data
+def _files(trained: TrainedRun, drawn: DrawnProblem) -> dict[str, bytes]:
+    data, state = drawn.data, trained.state
     history = pd.DataFrame([to_row(evaluation, data.names) for evaluation in state.history])
     weights = None
     if state.kept is not None and state.kept.node_weights is not None:
@@ -205,7 +159,7 @@ def _files(state: RunState, scene: Scene) -> dict[str, bytes]:
         ],
         "validation_counts": np.bincount(data.validation[1], minlength=len(data.classes)).tolist(),
         "test_counts": np.bincount(data.test[1], minlength=len(data.classes)).tolist(),
-        "origin": scene.origin,
+        "origin": drawn.origin,
     }
     return {
         "history.parquet": history.to_parquet(index=False),

@@ -1,6 +1,5 @@
 """What a run is, exactly; and studies, which are many runs, from TOML files."""
 
-import difflib
 import hashlib
 import itertools
 import json
@@ -9,17 +8,43 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from fedkin.data.federated import Target
 from fedkin.data.settings import Setting, load_setting
 from fedkin.errors import InputError
-from fedkin.training.method_settings import MethodName, MethodSettings, check, setting_names
+from fedkin.methods.base import Keep, Method
+from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
+from fedkin.models.named import MODELS
+from fedkin.registry import suggestion
 
 FORMAT = 1
 """The version of the layout of results; directories of another version are refused."""
 
 SettingNumber = Literal[1, 2, 3, 4]
+
+
+def _known_method(name: str) -> str:
+    method_class(name)
+    return name
+
+
+def _known_model(name: str) -> str:
+    MODELS.get(name)
+    return name
+
+
+MethodName = Annotated[str, AfterValidator(_known_method)]
+ModelName = Annotated[str, AfterValidator(_known_model)]
 
 
 class RunConfig(BaseModel):
@@ -35,22 +60,41 @@ class RunConfig(BaseModel):
     target: Target = "minority"
     method: MethodName = "bilevel"
     seed: Annotated[int, Field(ge=0)] = 0
-    model: Literal["cnn", "logistic", "mlp"] = "cnn"
+    model: ModelName = "cnn"
     synchronizations: PositiveInt | None = 800
-    """The budget; no outer step is begun that would probably exceed it."""
+    """The budget; no outer step begins that would probably exceed it."""
     points: PositiveInt | None = None
     """The same for points processed by the busiest node."""
     steps: PositiveInt | None = None
     """The largest number of outer steps."""
+    keep: Keep | None = None
+    """Which iterate is the result; by default the method decides."""
+    ask_all: bool | None = None
+    """Whether nodes of weight zero are asked too; by default only with the paper's preset."""
     batch_size: PositiveInt = 50
     minority_nodes: PositiveInt = 5
     majority_nodes: PositiveInt = 10
     train_size: PositiveInt | None = None
-    """Points a node; None for the setting's own number. Likewise for the next two."""
+    """Points per node; None for the setting's own number. Likewise for the next two."""
     validation_size: PositiveInt | None = None
     test_size: PositiveInt | None = None
-    settings: MethodSettings = MethodSettings(preset="paper")
-    """The parameters of the method."""
+    settings: dict[str, Any] = {}
+    """The parameters of the method that are not left open."""
+
+    @model_validator(mode="after")
+    def _settings_in_their_types(self) -> "RunConfig":
+        given = {name: value for name, value in self.settings.items() if value is not None}
+        if "preset" in method_class(self.method).setting_names():
+            given = {"preset": "paper", **given}
+        # An integer that stands for a real number would give the same run another name.
+        typed = make_method(self.method, given).given(given)
+        object.__setattr__(self, "settings", typed)
+        return self
+
+    @property
+    def chosen_method(self) -> Method:
+        """The method with its parameters."""
+        return make_method(self.method, self.settings)
 
     @property
     def cell(self) -> str:
@@ -87,12 +131,14 @@ class StudyConfig(BaseModel):
     dataset: Annotated[list[str], OneOrMore]
     setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
     target: Annotated[list[Target], OneOrMore] = ["minority"]
-    method: Annotated[list[MethodName], OneOrMore] = list(get_args(MethodName))
+    method: Annotated[list[MethodName], OneOrMore] = list(PAPER_METHODS)
     seed: Annotated[list[Annotated[int, Field(ge=0)]], OneOrMore] = [0]
-    model: Literal["cnn", "logistic", "mlp"] = "cnn"
+    model: ModelName = "cnn"
     synchronizations: PositiveInt | None = 800
     points: PositiveInt | None = None
     steps: PositiveInt | None = None
+    keep: Keep | None = None
+    ask_all: bool | None = None
     batch_size: PositiveInt = 50
     minority_nodes: PositiveInt = 5
     majority_nodes: PositiveInt = 10
@@ -125,6 +171,7 @@ class StudyConfig(BaseModel):
         ):
             declared = load_setting(Path(setting)) if isinstance(setting, str) else None
             for parameters, seed in itertools.product(self._grid(method), self.seed):
+                make_method(method, parameters)  # with a message of its own
                 yield RunConfig(
                     dataset=dataset,
                     setting=setting if declared is None else declared.name,
@@ -132,15 +179,15 @@ class StudyConfig(BaseModel):
                     target=target,
                     method=method,
                     seed=seed,
-                    settings=_method_settings(parameters),
+                    settings=parameters,
                     **common,
                 )
 
-    def choices(self, method: MethodName) -> dict[str, list[Any]]:
+    def choices(self, method: str) -> dict[str, list[Any]]:
         """Return what tuning decides for a method: its own parameters, and those taken from Bi-level."""
         found = dict(self.tune.get(method, {}))
         if self.follow_bilevel and method != "bilevel":
-            leaders = [given_settings(run) for run in self.runs() if run.method == "bilevel"]
+            leaders = [run.settings for run in self.runs() if run.method == "bilevel"]
             fixed = {name: [run[name] for run in leaders if name in run] for name in FOLLOWED}
             tuned = self.tune["bilevel"]
             found |= {name: tuned.get(name, fixed[name]) for name in FOLLOWED}
@@ -156,7 +203,7 @@ class StudyConfig(BaseModel):
             run
             for run in done
             if any(
-                with_choices_of(run, each, choices[run.method]) == run
+                with_same_choices(run, each, choices[run.method]) == run
                 for each in asked.get((run.cell, run.method, run.seed), [])
             )
         ]
@@ -177,8 +224,8 @@ class StudyConfig(BaseModel):
 
     def _grid(self, method: str) -> Iterator[dict[str, Any]]:
         """Yield each combination of a method's parameters."""
-        parameters = {"preset": "paper"}
-        known = method_setting_names(method)
+        known = method_class(method).setting_names()
+        parameters: dict[str, Any] = {"preset": "paper"} if "preset" in known else {}
         parameters |= {name: value for name, value in self.settings.items() if name in known}
         parameters |= self.settings.get(method, {})
         names = list(parameters)
@@ -192,26 +239,18 @@ FOLLOWED = ("learning_rate", "period")
 GRID_FIELDS = ("dataset", "setting", "target", "method", "seed")
 
 
-def method_setting_names(method: str) -> tuple[str, ...]:
-    """Return the names of the parameters that a method has."""
-    return tuple(name for name in setting_names() if method in MethodSettings.methods_with(name))
-
-
-def given_settings(run: RunConfig) -> dict[str, Any]:
-    """Return the parameters of a run that are not left open."""
-    return {name: value for name, value in vars(run.settings).items() if value is not None}
-
-
-def with_settings(run: RunConfig, chosen: dict[str, Any]) -> RunConfig:
+def with_settings(run: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
     """Return the run with some parameters of its method replaced."""
-    return run.model_copy(update={"settings": _method_settings(given_settings(run) | chosen)})
+    settings = {**run.settings, **chosen}
+    make_method(run.method, settings)  # with a message of its own
+    return RunConfig(**{**dict(run), "settings": settings})
 
 
-def with_choices_of(
+def with_same_choices(
     other: RunConfig, run: RunConfig, choices: Mapping[str, list[Any]]
 ) -> RunConfig | None:
     """Return a run with the parameters that another has; None if they are not among the choices."""
-    given = given_settings(other)
+    given = other.settings
     if all(given.get(name) in values for name, values in choices.items()):
         return with_settings(run, {name: given[name] for name in choices})
     return None
@@ -237,28 +276,24 @@ def check_study(content: dict[str, Any], source: str) -> StudyConfig:
     except ValidationError as error:
         problems = "; ".join(_problem(each) for each in error.errors())
         raise InputError(f"{source}: {problems}") from error
-    methods = set(study.method)
     for name, value in study.settings.items():
         if isinstance(value, dict):
-            _known_key(source, "settings", name, [*_ALL_METHODS, *setting_names()], _ALL_METHODS)
-            _known_settings(source, f"settings.{name}", value, name)
+            if name not in study.method and name not in METHODS.names():
+                known = [*METHODS.names(), *_setting_names(METHODS.names())]
+                raise InputError(f"{source}: unknown key settings.{name}{suggestion(name, known)}")
+            _check_settings(source, f"settings.{name}", value, name)
         else:
-            _known_key(source, "settings", name, setting_names(), setting_names())
-            if not methods & set(MethodSettings.methods_with(name)):
-                raise InputError(
-                    f"{source}: settings.{name} is of no use here: it is a parameter of "
-                    f"{', '.join(MethodSettings.methods_with(name))}"
-                )
+            _check_common_setting(study, source, name)
     for method, lists in study.tune.items():
-        _known_settings(source, f"tune.{method}", lists, method)
+        _check_settings(source, f"tune.{method}", lists, method)
     _refuse_useless(study, source)
     # Every combination is checked before any work.
-    for run in study.runs():
-        for each in [run, *study.candidates(run)]:
-            try:
-                check(each.method, each.settings, each.minority_nodes + each.majority_nodes)
-            except InputError as error:
-                raise InputError(f"{source}: {each.method}: {error}") from error
+    try:
+        for run in study.runs():
+            for each in [run, *study.candidates(run)]:
+                each.chosen_method.check(each.minority_nodes + each.majority_nodes)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
     return study
 
 
@@ -285,27 +320,32 @@ def _refuse_useless(study: StudyConfig, source: str) -> None:
         raise InputError(f"{source}: follow_bilevel is of no use where Bi-level is not tuned")
 
 
-_ALL_METHODS = get_args(MethodName)
-_CHOICES = {"method": _ALL_METHODS, "target": get_args(Target)}
+def _setting_names(methods: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of all settings that some methods have."""
+    return tuple(dict.fromkeys(n for name in methods for n in method_class(name).setting_names()))
 
 
-def _known_settings(source: str, place: str, given: dict[str, Any], method: str) -> None:
+def _check_settings(source: str, place: str, given: Mapping[str, Any], method: str) -> None:
+    """Refuse parameters that a method does not have."""
+    own, others = method_class(method).setting_names(), _setting_names(METHODS.names())
     for name in given:
-        _known_key(source, place, name, setting_names(), method_setting_names(method))
+        if name not in own and name in others:
+            raise InputError(f"{source}: {place}.{name} is not a parameter of that method")
+        if name not in own:
+            raise InputError(f"{source}: unknown key {place}.{name}{suggestion(name, own)}")
 
 
-def _known_key(source: str, place: str, key: str, near: Any, allowed: Any) -> None:
-    if key in allowed:
+def _check_common_setting(study: "StudyConfig", source: str, name: str) -> None:
+    """Refuse a parameter that none of the study's methods has."""
+    if name in _setting_names(study.method):
         return
-    if key in near:
-        raise InputError(f"{source}: {place}.{key} is not a parameter of that method")
-    raise InputError(f"{source}: unknown key {place}.{key}{suggestion(key, near)}")
-
-
-def suggestion(key: str, names: Any) -> str:
-    """Return what was probably meant, as the end of a message."""
-    close = difflib.get_close_matches(key, list(names), n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(names)}"
+    owners = [each for each in METHODS.names() if name in method_class(each).setting_names()]
+    if owners:
+        raise InputError(
+            f"{source}: settings.{name} is of no use here: it is a parameter of {', '.join(owners)}"
+        )
+    known = _setting_names(METHODS.names())
+    raise InputError(f"{source}: unknown key settings.{name}{suggestion(name, known)}")
 
 
 def _problem(error: Any) -> str:
@@ -317,16 +357,7 @@ def _problem(error: Any) -> str:
     if key == "setting":
         return f"setting: {given!r} is neither 1, 2, 3 or 4 nor the path of a TOML file"
     if key == "tune" and within[-1:] == ["[key]"]:
-        return f"unknown method tune.{given}{suggestion(given, _ALL_METHODS)}"
-    if error["type"] == "literal_error" and isinstance(given, str):
-        choices = _CHOICES.get(key)
-        if choices:
-            return f"{key}: {given!r} is unknown{suggestion(given, choices)}"
+        return f"unknown method tune.{given}{suggestion(given, METHODS.names())}"
+    if key == "target" and error["type"] == "literal_error" and isinstance(given, str):
+        return f"target: {given!r} is unknown{suggestion(given, get_args(Target))}"
     return f"{key}: {error['msg']}".replace("Value error, ", "")
-
-
-def _method_settings(parameters: dict[str, Any]) -> MethodSettings:
-    try:
-        return MethodSettings(**parameters)
-    except TypeError as error:
-        raise InputError(f"wrong parameters {parameters}: {error}") from error

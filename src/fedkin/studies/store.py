@@ -12,10 +12,8 @@ DIR/former/NAME/…           runs that were part of the study before it was cha
 
 import fcntl
 import hashlib
-import importlib.metadata
 import io
 import json
-import platform
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,20 +26,11 @@ import pandas as pd
 from pydantic import ValidationError
 
 from fedkin.errors import InputError
-from fedkin.studies.config import FORMAT, RunConfig, StudyConfig, given_settings
-from fedkin.training.checkpoint import write_atomically
-from fedkin.version import __version__
+from fedkin.studies.config import FORMAT, RunConfig, StudyConfig
+from fedkin.training.checkpoint import versions, write_atomically
 
 CHECKED_FILES = ("config.json", "history.parquet", "weights.json", "data.json", "models.npz")
 KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "parameters", "run"]
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a result may depend on."""
-    libraries = ("jax", "jaxlib", "numpy", "optax")
-    return {"fedkin": __version__, "python": platform.python_version()} | {
-        name: importlib.metadata.version(name) for name in libraries
-    }
 
 
 class RunDirectory:
@@ -295,7 +284,7 @@ def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
 
 
 def _keys(config: RunConfig, path: Path) -> dict[str, Any]:
-    given = given_settings(config)
+    given = config.settings
     return {
         "dataset": config.dataset,
         "setting": str(config.setting),

@@ -20,18 +20,17 @@ import pandas as pd
 
 from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
-from fedkin.studies.cell import Engine, run_cell, simulate
+from fedkin.events import Event, StepDone
+from fedkin.studies.cell import RunEngine, do_run, simulate
 from fedkin.studies.config import (
     FOLLOWED,
     RunConfig,
     StudyConfig,
-    given_settings,
-    with_choices_of,
+    with_same_choices,
     with_settings,
 )
 from fedkin.studies.store import RunDirectory, Store, read_finished
 from fedkin.training.checkpoint import write_atomically
-from fedkin.training.runner import RunState
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def carry_out(
     jobs: int,
     display: Display,
     data_directory: Path | None = None,
-    engine: Engine = simulate,
+    engine: RunEngine = simulate,
     elsewhere: Sequence[RunConfig] = (),
 ) -> StudyOutcome:
     """Do all runs of a study that are not finished yet.
@@ -163,7 +162,7 @@ def _tune(
             if record is not None:
                 choices[chosen.directory] = record
             if study.follow_bilevel and run.method == "bilevel":
-                given = given_settings(chosen)
+                given = chosen.settings
                 followed[run.cell, run.seed] = {
                     name: given[name] for name in FOLLOWED if name in given
                 }
@@ -181,7 +180,7 @@ def _chosen_elsewhere(
 ) -> RunConfig | None:
     """Return the run with the parameters that were chosen for the same run, with whatever seed."""
     for other in elsewhere:
-        chosen = with_choices_of(other, run, grid)
+        chosen = with_same_choices(other, run, grid)
         if chosen is not None and chosen.model_copy(update={"seed": other.seed}) == other:
             return chosen
     return None
@@ -205,16 +204,16 @@ def _choose(
             f"first since: {failed[trials[0].directory]} (logs in {store.tuning})"
         )
     record = {
-        "chosen": given_settings(trials[best]),
+        "chosen": trials[best].settings,
         "trials": [
             {
-                "parameters": given_settings(trial),
+                "parameters": trial.settings,
                 "validation_accuracy": None if score is None else score[0],
             }
             for trial, score in zip(trials, scores, strict=True)
         ],
     }
-    return with_settings(run, given_settings(trials[best])), record
+    return with_settings(run, trials[best].settings), record
 
 
 def _trial_score(path: Path) -> tuple[float, float] | None:
@@ -232,7 +231,7 @@ def _do(
     jobs: int,
     display: Display,
     data_directory: Path | None,
-    engine: Engine,
+    engine: RunEngine,
     after_run: Callable[[], None] = lambda: None,
 ) -> dict[str, str]:
     """Do the runs that are not finished; return those that failed, with the reason."""
@@ -260,25 +259,24 @@ def _attempt(
     parent: Path,
     data_directory: Path | None,
     report: Callable[[Report], None],
-    engine: Engine = simulate,
+    engine: RunEngine = simulate,
 ) -> str | None:
     """Do one run; return what was wrong, or None."""
 
-    def tell(state: RunState) -> None:
-        last = state.history[-1]
-        test = None if last.test is None else last.test.accuracy
-        report(
-            Report(
-                run.directory,
-                last.step,
-                last.cost.synchronizations,
-                last.validation.accuracy,
-                test,
+    def show(event: Event) -> None:
+        if isinstance(event, StepDone):
+            report(
+                Report(
+                    event.run,
+                    event.step,
+                    event.synchronizations,
+                    event.validation_accuracy,
+                    event.test_accuracy,
+                )
             )
-        )
 
     try:
-        run_cell(run, parent, data_directory=data_directory, engine=engine, after_step=tell)
+        do_run(run, parent, data_directory=data_directory, engine=engine, on_event=show)
     except FedkinError as error:
         reason = " ".join([str(error), *getattr(error, "__notes__", [])])
         directory = RunDirectory(parent, run)

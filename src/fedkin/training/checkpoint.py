@@ -1,8 +1,10 @@
 """Checkpoints: a run as it stands after an outer step, in one file that is there whole or not at all."""
 
+import importlib.metadata
 import io
 import json
 import os
+import platform
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,12 +18,21 @@ import numpy as np
 from fedkin.errors import InputError
 from fedkin.federation.base import Federation
 from fedkin.federation.center import Center
-from fedkin.methods.tasks import empty_slot
+from fedkin.federation.task import Slot
 from fedkin.training.history import cost_from_json, from_json, to_json
 from fedkin.training.runner import RunState
+from fedkin.version import __version__
 
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
 """What a damaged checkpoint, or one of another version, may raise."""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result may depend on."""
+    libraries = ("jax", "jaxlib", "numpy", "optax")
+    return {"fedkin": __version__, "python": platform.python_version()} | {
+        name: importlib.metadata.version(name) for name in libraries
+    }
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -48,14 +59,14 @@ def save_checkpoint(
     center: Center,
     made_with: Mapping[str, Any],
 ) -> None:
-    """Write everything that the run needs to go on as if it had never stopped.
+    """Write everything that the run needs to continue as if it had never stopped.
 
     Args:
         path: The file.
         state: The run.
         federation: The nodes, whose state is written too.
         center: The center, likewise.
-        made_with: The parameters and versions that the run depends on; it goes on only with the same.
+        made_with: The parameters and versions that the run depends on; it continues only with the same.
     """
     description = {
         "made_with": made_with,
@@ -72,9 +83,7 @@ def save_checkpoint(
     for number, leaf in enumerate(jax.tree.leaves(state.algorithm_state)):
         arrays[f"algorithm/{number}"] = np.asarray(leaf)
     for owner, holder in (("federation", federation), ("alone", center.alone)):
-        for slot, content in holder.export_state().items():
-            for number, leaf in enumerate(jax.tree.leaves(content)):
-                arrays[f"{owner}/{slot}/{number}"] = np.asarray(leaf)
+        arrays |= {f"{owner}/{name}": array for name, array in holder.export_state().items()}
     for name in ("kept_theta", "last_theta"):
         if getattr(state, name) is not None:
             arrays[name] = np.asarray(getattr(state, name))
@@ -89,6 +98,7 @@ def load_checkpoint(
     federation: Federation,
     center: Center,
     made_with: Mapping[str, Any],
+    slots: Mapping[str, Slot],
 ) -> None:
     """Bring a fresh run to where the checkpoint was taken.
 
@@ -98,6 +108,7 @@ def load_checkpoint(
         federation: The nodes; their state is replaced.
         center: The center; its state is replaced.
         made_with: The parameters and versions of this run: another's checkpoint is refused.
+        slots: The slots of the method's tasks by name.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
@@ -105,35 +116,21 @@ def load_checkpoint(
         description = json.loads(arrays.pop("description").tobytes())
         differing = _differing(description["made_with"], made_with)
         if not differing:
-            _bring(state, description, arrays, federation, center)
+            _restore_run(state, description, arrays, federation, center, slots)
     except UNREADABLE as error:
         raise InputError(
-            f"the checkpoint {path} is damaged or of another version ({error}): delete it to begin "
-            "this run anew"
+            f"the checkpoint {path} is damaged or of another version ({error}): delete it to start "
+            "this run over"
         ) from error
     if differing:
         raise InputError(
-            f"the checkpoint {path} was made with other {', '.join(differing)}: go on with those, or "
-            "delete the checkpoint to begin this run anew"
+            f"the checkpoint {path} was made with other {', '.join(differing)}: continue with "
+            "those, or delete the checkpoint to start this run over"
         )
 
 
-def chosen_learning_rate(path: Path) -> float | None:
-    """Return the step size that a run was begun with; None if there is no checkpoint that says it.
-
-    Where it was chosen from the nodes' data, a run that goes on takes the same: asked again, the nodes
-    that are there now might lead to another.
-    """
-    try:
-        parameters = (read_made_with(path) or {})["parameters"]
-        training = parameters.get("inner") or parameters.get("settings") or parameters
-        return float(training["learning_rate"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
 def read_made_with(path: Path) -> Mapping[str, Any] | None:
-    """Return what a checkpoint was made with; None if it does not say: `load_checkpoint` tells why."""
+    """Return what a checkpoint was made with; None if it does not say: `load_checkpoint` reports why."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return json.loads(archive["description"].tobytes())["made_with"]
@@ -152,21 +149,23 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _bring(
+def _restore_run(
     state: RunState,
     description: dict[str, Any],
     arrays: dict[str, np.ndarray],
     federation: Federation,
     center: Center,
+    slots: Mapping[str, Slot],
 ) -> None:
     state.algorithm_state = _restore(state.algorithm_state, _leaves(arrays, "algorithm/"))
     for owner, holder in (("federation", federation), ("alone", center.alone)):
-        slots = {name.split("/")[1] for name in arrays if name.startswith(f"{owner}/")}
-        restored = {}
-        for slot in sorted(slots):
-            template = empty_slot(slot, holder.objective)
-            restored[slot] = _restore(template, _leaves(arrays, f"{owner}/{slot}/"))
-        holder.import_state(restored)
+        prefix = f"{owner}/"
+        own = {
+            name.removeprefix(prefix): array
+            for name, array in arrays.items()
+            if name.startswith(prefix)
+        }
+        holder.import_state(own, slots)
     state.cost = cost_from_json(description["cost"])
     state.rounds = description["rounds"]
     state.seconds = description["seconds"]

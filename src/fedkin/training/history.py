@@ -23,6 +23,7 @@ def to_row(evaluation: Evaluation, names: Sequence[str]) -> dict[str, Any]:
         "points": cost.points,
         "bytes_up": cost.bytes_up,
         "bytes_down": cost.bytes_down,
+        "nodes_asked": cost.nodes_asked,
         "seconds": evaluation.seconds,
         "validation_loss": validation.loss,
     }
@@ -51,8 +52,7 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
 
 def cost_from_json(plain: dict[str, Any]) -> Cost:
     """Return the cost that was written with `asdict`."""
-    points: list[int] = plain["node_points"]
-    return Cost(plain["synchronizations"], plain["bytes_up"], plain["bytes_down"], tuple(points))
+    return Cost(**{**plain, "node_points": tuple(plain["node_points"])})
 
 
 def from_json(plain: dict[str, Any]) -> Evaluation:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,14 +11,8 @@ import numpy as np
 from fedkin.errors import FedkinError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center, Score
-from fedkin.methods.base import Algorithm, Info
-from fedkin.types import Key, Vector
-
-Keep = Literal["best", "last", "random"]
-"""Which iterate is the result: best on the validation data, last, or uniformly random."""
-
-Points = tuple[np.ndarray, np.ndarray]
-"""Prepared inputs and labels."""
+from fedkin.methods.base import Algorithm, Info, Keep
+from fedkin.types import Examples, Key, Vector
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class Evaluation:
 
 @dataclass
 class RunState:
-    """All that a run is: what it needs to go on, and what it has brought so far."""
+    """All that a run is: what it needs to continue, and what it has found so far."""
 
     algorithm_state: Any
     cost: Cost
@@ -70,11 +64,11 @@ class RunState:
     last_theta: Vector | None = None
     """The model after the last step."""
     stopped: str | None = None
-    """Why the run ended, or None while it goes on."""
+    """Why the run ended, or None while it continues."""
 
 
 def begin(
-    algorithm: Algorithm, federation: Federation, theta: Vector, cost: Cost | None = None
+    algorithm: Algorithm[Any], federation: Federation, theta: Vector, cost: Cost | None = None
 ) -> RunState:
     """Return the state before the first step; `cost` is what has been spent already."""
     cost = cost or Cost()
@@ -83,7 +77,7 @@ def begin(
 
 
 def run(
-    algorithm: Algorithm,
+    algorithm: Algorithm[Any],
     federation: Federation,
     center: Center,
     state: RunState,
@@ -91,7 +85,7 @@ def run(
     *,
     budget: Budget,
     keep: Keep = "best",
-    test: Points | None = None,
+    test: Examples | None = None,
     after_step: Callable[[RunState], None] | None = None,
 ) -> RunState:
     """Step an algorithm until it stops by itself or the budget is used up.
@@ -154,7 +148,7 @@ def _used_up(budget: Budget, state: RunState) -> str | None:
     return None
 
 
-def _evaluate(info: Info, state: RunState, center: Center, test: Points | None) -> Evaluation:
+def _evaluate(info: Info, state: RunState, center: Center, test: Examples | None) -> Evaluation:
     return Evaluation(
         step=len(state.history) + 1,
         rounds=state.rounds,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedkin.federation.base import Federation
 from fedkin.federation.center import Center
@@ -37,20 +38,20 @@ class BilevelState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Differentiation:
+class Differentiation:
     """How the hypergradient at given weights is computed: the settings of lines 5-12.
 
     Args:
         cap: The largest weight b of a node.
         inner: The solve for θ.
-        solve: The solver for h.
+        solver: The solver for h.
         warm_start: Begin the inner solve at the last model; False begins at zero, as the analysis does.
         warm_start_adjoint: Begin the solve for h at the last h instead of at zero.
     """
 
     cap: float
     inner: LocalSvrg
-    solve: AdjointSolver
+    solver: AdjointSolver
     warm_start: bool = True
     warm_start_adjoint: bool = False
 
@@ -76,7 +77,7 @@ class _Differentiation:
         federation: Federation,
     ) -> Hypergradient:
         """Return the gradient of F at these weights, whose model is θ; `target` is ∇L_0(θ)."""
-        return self.solve(
+        return self.solver(
             federation,
             node_weights,
             theta,
@@ -105,26 +106,33 @@ class _Differentiation:
 
 
 @dataclass(frozen=True)
-class ProximalBilevel(_Differentiation):
+class ProximalBilevel:
     """Algorithm 3 (`alg:fedbl_nc`): projected steps along the hypergradient, for non-convex F.
 
     Args:
+        differentiation: How the hypergradient is computed.
         outer_learning_rate: The step size η.
     """
 
+    differentiation: Differentiation
     outer_learning_rate: float = 0.02
+
+    def init(self, theta: Vector, nodes: int) -> BilevelState:
+        """Begin with equal weights."""
+        return self.differentiation.init(theta, nodes)
 
     def step(
         self, state: BilevelState, key: Key, federation: Federation, center: Center
     ) -> tuple[BilevelState, Info]:
         """Take one outer iteration: w ← P(w − η g)."""
-        node_weights = readmit(state.node_weights, self.cap, federation.present)
-        solution, loss, hypergradient = self.differentiate(
+        cap = self.differentiation.cap
+        node_weights = readmit(state.node_weights, cap, federation.present)
+        solution, loss, hypergradient = self.differentiation.differentiate(
             state, node_weights, key, federation, center
         )
         moved = project_weights(
             node_weights - self.outer_learning_rate * hypergradient.gradient,
-            self.cap,
+            cap,
             federation.present,
         )
         state = BilevelState(
@@ -139,37 +147,41 @@ class ProximalBilevel(_Differentiation):
 
 
 @dataclass(frozen=True)
-class AcceleratedBilevel(_Differentiation):
+class AcceleratedBilevel:
     """Algorithm 2 (`alg:fedbl`): the accelerated method, for convex F.
 
     The result are the aggregate weights w_ag. The gradient is taken at the middle point w_md, so the
     model that belongs to w_ag is trained in addition, from the one at w_md.
 
     Args:
+        differentiation: How the hypergradient is computed.
         outer_learning_rate: The step size η.
     """
 
+    differentiation: Differentiation
     outer_learning_rate: float = 0.02
+
+    def init(self, theta: Vector, nodes: int) -> BilevelState:
+        """Begin with equal weights."""
+        return self.differentiation.init(theta, nodes)
 
     def step(
         self, state: BilevelState, key: Key, federation: Federation, center: Center
     ) -> tuple[BilevelState, Info]:
         """Take one outer iteration (Algorithm 2, lines 4-14)."""
-        s, eta = state.iteration, self.outer_learning_rate
+        s, eta, cap = state.iteration, self.outer_learning_rate, self.differentiation.cap
         middle_key, aggregate_key = jax.random.split(key)
-        node_weights = readmit(state.node_weights, self.cap, federation.present)
-        aggregate = readmit(state.aggregate_weights, self.cap, federation.present)
+        node_weights = readmit(state.node_weights, cap, federation.present)
+        aggregate = readmit(state.aggregate_weights, cap, federation.present)
         middle = 2 / (s + 2) * node_weights + s / (s + 2) * aggregate
-        solution, _, hypergradient = self.differentiate(
+        solution, _, hypergradient = self.differentiation.differentiate(
             state, middle, middle_key, federation, center
         )
         gradient = hypergradient.gradient
-        aggregate = project_weights(middle - eta * gradient, self.cap, federation.present)
-        result = self.train(solution.point, aggregate, aggregate_key, federation)
+        aggregate = project_weights(middle - eta * gradient, cap, federation.present)
+        result = self.differentiation.train(solution.point, aggregate, aggregate_key, federation)
         state = BilevelState(
-            project_weights(
-                node_weights - eta * (s + 1) / 4 * gradient, self.cap, federation.present
-            ),
+            project_weights(node_weights - eta * (s + 1) / 4 * gradient, cap, federation.present),
             aggregate,
             result.point,
             hypergradient.adjoint,
@@ -184,7 +196,7 @@ class AcceleratedBilevel(_Differentiation):
 class AdaptiveState(NamedTuple):
     """What the adaptive variant carries from one outer iteration to the next."""
 
-    base: BilevelState
+    accepted: BilevelState
     """The weights accepted last, with their model, h and the iteration number."""
     candidate: Array
     """The weights to try next."""
@@ -199,7 +211,7 @@ class AdaptiveState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AdaptiveBilevel(_Differentiation):
+class AdaptiveBilevel:
     """Algorithm 3 with a step size that follows the validation loss.
 
     A step solves the inner problem at the candidate weights. If the validation loss has fallen enough
@@ -209,53 +221,60 @@ class AdaptiveBilevel(_Differentiation):
     hypergradient.
 
     Args:
+        differentiation: How the hypergradient is computed.
         first_move: The largest change of a weight in the first step, before projection.
         tolerance: Stop when a step along the hypergradient promises a decrease of the validation loss
             below this fraction of it.
         smallest_move: Stop when a rejected step had changed no weight by more than this.
     """
 
+    differentiation: Differentiation
     first_move: float = 0.25
     tolerance: float = 1e-4
     smallest_move: float = 1e-3
 
-    def init(self, theta: Vector, nodes: int) -> AdaptiveState:  # pyright: ignore
+    def init(self, theta: Vector, nodes: int) -> AdaptiveState:
         """Begin with equal weights as the first candidate."""
-        base = super().init(theta, nodes)
-        nothing = jnp.zeros_like(base.node_weights)
-        return AdaptiveState(base, base.node_weights, float("inf"), nothing, 0.0, shortened=False)
+        accepted = self.differentiation.init(theta, nodes)
+        nothing = jnp.zeros_like(accepted.node_weights)
+        return AdaptiveState(
+            accepted, accepted.node_weights, float("inf"), nothing, 0.0, shortened=False
+        )
 
     def step(
         self, state: AdaptiveState, key: Key, federation: Federation, center: Center
     ) -> tuple[AdaptiveState, Info]:
         """Try the candidate weights."""
+        cap = self.differentiation.cap
         inner_key, adjoint_key = jax.random.split(key)
-        candidate = readmit(state.candidate, self.cap, federation.present)
-        solution = self.train(state.base.theta, candidate, inner_key, federation)
+        candidate = readmit(state.candidate, cap, federation.present)
+        solution = self.differentiation.train(
+            state.accepted.theta, candidate, inner_key, federation
+        )
         loss, target = center.loss_and_gradient(solution.point)
-        move = candidate - state.base.node_weights
+        move = candidate - state.accepted.node_weights
         # Where nodes have come or gone, the accepted weights cannot be returned to.
-        steady = candidate is state.candidate
-        if steady and loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
+        same_nodes = np.array_equal(candidate, state.candidate)
+        if same_nodes and loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
             return self._reject(state, solution, loss, federation)
-        hypergradient = self.hypergradient_at(
-            solution.point, target, candidate, state.base, adjoint_key, federation
+        hypergradient = self.differentiation.hypergradient_at(
+            solution.point, target, candidate, state.accepted, adjoint_key, federation
         )
         gradient = hypergradient.gradient
-        if state.base.iteration == 0:
+        if state.accepted.iteration == 0:
             spread = float(jnp.max(jnp.abs(gradient - jnp.mean(gradient))))
             eta = self.first_move / spread if spread > 0 else 0.0
         else:
             eta = state.outer_learning_rate * (1 if state.shortened else 2)
-        base = BilevelState(
+        accepted = BilevelState(
             candidate,
             candidate,
             solution.point,
             hypergradient.adjoint,
             hypergradient.rate_factor,
-            state.base.iteration + 1,
+            state.accepted.iteration + 1,
         )
-        following = project_weights(candidate - eta * gradient, self.cap, federation.present)
+        following = project_weights(candidate - eta * gradient, cap, federation.present)
         promise = -float(gradient @ (following - candidate))
         stop = None
         if promise <= self.tolerance * loss:
@@ -271,15 +290,18 @@ class AdaptiveBilevel(_Differentiation):
             stop=stop,
             more={"outer_learning_rate": eta, "accepted": 1.0},
         )
-        return AdaptiveState(base, following, loss, gradient, eta, shortened=False), info
+        return AdaptiveState(accepted, following, loss, gradient, eta, shortened=False), info
 
     def _reject(
         self, state: AdaptiveState, solution: SvrgSolution, loss: float, federation: Federation
     ) -> tuple[AdaptiveState, Info]:
-        move = float(jnp.max(jnp.abs(state.candidate - state.base.node_weights)))
+        accepted = state.accepted
+        move = float(jnp.max(jnp.abs(state.candidate - accepted.node_weights)))
         eta = state.outer_learning_rate / 4
         candidate = project_weights(
-            state.base.node_weights - eta * state.gradient, self.cap, federation.present
+            accepted.node_weights - eta * state.gradient,
+            self.differentiation.cap,
+            federation.present,
         )
         stop = None
         if move <= self.smallest_move:
@@ -293,7 +315,6 @@ class AdaptiveBilevel(_Differentiation):
             "outer_learning_rate": eta,
             "accepted": 0.0,
         }
-        accepted = state.base
         info = Info(accepted.theta, accepted.node_weights, solution.cost, diagnostics, stop=stop)
         return state._replace(candidate=candidate, outer_learning_rate=eta, shortened=True), info
 

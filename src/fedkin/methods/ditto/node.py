@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedkin.data.batches import NodeData
+from fedkin.federation.task import RATE, STEPS, NodeState, Slot, Task, zeros
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
 from fedkin.nodes.draws import draw_batches
-from fedkin.types import Array, Key, Vector
+from fedkin.types import Array, Key, Message, Vector
 
 
 class DescentResult(NamedTuple):
@@ -82,3 +83,78 @@ def personal_round(
 
     point, losses = lax.scan(step, personal, batches)
     return DescentResult(point, jnp.mean(losses), jnp.sum(data.batch_points(batches)))
+
+
+def ditto_shared_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take Ditto's r steps on the shared model."""
+    result = shared_round(
+        objective, data, message["shared"], key, steps=steps, learning_rate=message["learning_rate"]
+    )
+    return state, result._asdict()
+
+
+def _begin_personal(
+    objective: Objective, data: NodeData, content: Vector, message: Message
+) -> tuple[Vector, Array]:
+    return message["shared"], jnp.zeros_like(data.points)
+
+
+PERSONAL = Slot(
+    "personal",
+    empty=lambda objective, data: zeros(objective),
+    begin=_begin_personal,  # at the shared model
+    lasting=True,
+)
+
+
+def ditto_personal_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take Ditto's s steps on the personal model, and reply with it: for the owner's own data only."""
+    result = personal_round(
+        objective,
+        data,
+        state["personal"],
+        message["shared"],
+        key,
+        steps=steps,
+        learning_rate=message["learning_rate"],
+        proximal=message["proximal"],
+    )
+    return {"personal": result.point}, result._asdict()
+
+
+DITTO_SHARED_ROUND = Task(
+    "ditto_shared_round",
+    ditto_shared_round,
+    vectors=("shared",),
+    numbers={"learning_rate": RATE},
+    options={"steps": STEPS},
+    vector_replies=("point",),
+    number_replies=("loss",),
+)
+DITTO_PERSONAL_ROUND = Task(
+    "ditto_personal_round",
+    ditto_personal_round,
+    slots=(PERSONAL,),
+    vectors=("shared",),
+    numbers={"learning_rate": RATE, "proximal": (0.0, 1e6)},
+    options={"steps": STEPS},
+    vector_replies=("point",),
+    number_replies=("loss",),
+    remote=False,
+)

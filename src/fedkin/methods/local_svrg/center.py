@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from fedkin.errors import DivergedError, InputError
-from fedkin.federation.base import Cost, Federation
+from fedkin.federation.base import Cost, Federation, WeightedSum
+from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.types import Array, Key, Vector
 
 LOSS_CEILING = 10.0
 """A training loss this many times above the first one (or above 1) counts as divergence."""
-
-MOVE_CEILING = 10.0
-"""An adjoint that moves this many times farther in a round than γτ‖∇L_0‖ counts as divergence."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +48,20 @@ class LocalSvrg:
         """The rate ρ = min{γμ, q/4} of the averaging weights."""
         return min(self.learning_rate * self.strong_convexity, self.refresh_probability / 4)
 
+    def message(self, point: Vector) -> dict[str, Array | float]:
+        """Return what a round needs to know, given its first iterate."""
+        return {
+            "point": point,
+            "learning_rate": self.learning_rate,
+            "refresh_probability": self.refresh_probability,
+            "averaging_rate": self.averaging_rate,
+        }
+
+    def reply_of_round(self, number: int) -> Literal["point", "average"]:
+        """Return what nodes reply with: the average only at the end, where it is the result."""
+        is_last = number == self.rounds - 1
+        return "average" if is_last and self.result == "average" else "point"
+
 
 class SvrgSolution(NamedTuple):
     """What a solve found and what it cost."""
@@ -80,7 +92,7 @@ def solve_inner(
         start: The first iterate.
         key: Decides the mini-batches and coins.
         settings: Step size, period and rounds.
-        begin: Whether the nodes take `start` as their first reference point; False goes on with the
+        begin: Whether the nodes take `start` as their first reference point; False continues with the
             reference points they have.
 
     Raises:
@@ -90,20 +102,19 @@ def solve_inner(
     first_loss = loss = float("nan")
     number, settled = 0, False
     for number in range(settings.rounds):
-        last = number == settings.rounds - 1
-        average = last and settings.result == "average"
-        replies, call_cost = federation.call(
-            "inner_svrg_round",
-            _message(point, settings),
+        reply = federation.exchange(
+            train=WeightedSum(
+                INNER_SVRG_ROUND,
+                settings.message(point),
+                weights=node_weights,
+                begin=begin and number == 0,
+                steps=settings.period,
+                reply=settings.reply_of_round(number),
+            ),
             key=jax.random.fold_in(key, number),
-            node_weights=node_weights,
-            steps=settings.period,
-            start=begin and number == 0,
-            reply="average" if average else "point",
         )
-        cost += call_cost
-        moved = combine(node_weights, replies["point"])
-        loss = float(combine(node_weights, replies["loss"][:, None])[0])
+        cost += reply.cost
+        moved, loss = reply.train["point"], float(reply.train["loss"])
         first_loss = loss if number == 0 else first_loss
         refuse_divergence(
             "the model", number + 1, moved, first_loss, loss, learning_rate=settings.learning_rate
@@ -115,50 +126,6 @@ def solve_inner(
         if settled:
             break
     return SvrgSolution(point, cost, number + 1, loss, settled)
-
-
-def solve_adjoint(
-    federation: Federation,
-    node_weights: Array,
-    theta: Vector,
-    target: Vector,
-    start: Vector,
-    key: Key,
-    settings: LocalSvrg,
-) -> tuple[SvrgSolution, bool]:
-    r"""Solve :math:`\sum_k w_k \nabla^2 L_k(\theta) h = \nabla L_0(\theta)` (`eq:QP_matrixinverse`).
-
-    In one step of a stable iteration h moves by at most γ times the residual. So a round that moves it
-    much farther than γτ‖∇L_0(θ)‖ shows that γ is too large, long before numbers overflow.
-
-    Returns:
-        The solution, and whether it is one: False if the iteration diverged.
-    """
-    point, cost = start, Cost()
-    ceiling = MOVE_CEILING * settings.learning_rate * settings.period * jnp.linalg.norm(target)
-    for number in range(settings.rounds):
-        last = number == settings.rounds - 1
-        average = last and settings.result == "average"
-        message = _message(point, settings)
-        if number == 0:
-            message |= {"theta": theta, "target": target}
-        replies, call_cost = federation.call(
-            "adjoint_svrg_round",
-            message,
-            key=jax.random.fold_in(key, number),
-            node_weights=node_weights,
-            steps=settings.period,
-            start=number == 0,
-            reply="average" if average else "point",
-        )
-        cost += call_cost
-        moved = combine(node_weights, replies["point"])
-        # The average of all iterates may lie as far from the last as all rounds together have moved.
-        farthest = ceiling * settings.rounds if average else ceiling
-        if not jnp.linalg.norm(moved - point) <= farthest:
-            return SvrgSolution(start, cost, number + 1, float("nan"), settled=False), False
-        point = moved
-    return SvrgSolution(point, cost, settings.rounds, float("nan"), settled=False), True
 
 
 def refuse_divergence(
@@ -195,19 +162,3 @@ def refuse_divergence(
 def slower(settings: LocalSvrg, factor: float) -> LocalSvrg:
     """Return the same settings with the learning rate multiplied by a factor."""
     return replace(settings, learning_rate=settings.learning_rate * factor)
-
-
-@jax.jit
-def combine(node_weights: Array, replies: Array) -> Array:
-    """Return Σ_k w_k x_k, where nodes of weight zero do not count even if they answer NaN."""
-    counted = jnp.where(node_weights[:, None] > 0, replies, 0)
-    return node_weights @ counted
-
-
-def _message(point: Vector, settings: LocalSvrg) -> dict[str, Array | float]:
-    return {
-        "point": point,
-        "learning_rate": settings.learning_rate,
-        "refresh_probability": settings.refresh_probability,
-        "averaging_rate": settings.averaging_rate,
-    }

@@ -9,7 +9,7 @@ One set of functions serves both problems that the paper solves with it:
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,11 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from fedkin.data.batches import NodeData
+from fedkin.federation.task import RATE, SHARE, STEPS, NodeState, Slot, Task, zeros
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
 from fedkin.nodes.draws import draw_batches_and_coins
-from fedkin.types import Array, Key, Vector
+from fedkin.types import Array, Key, Message, Vector
 
 LEAST_RATIO = 4
 """Gradients of mini-batches are kept where the data take at least so many times their memory."""
@@ -140,8 +141,8 @@ def adjoint_problem(
 
 def svrg_start(problem: SvrgProblem, point: Vector) -> SvrgState:
     """Begin at a point: it is the first reference point (Algorithm 1, line 2)."""
-    zeros = ReferenceGradients.zeros(point, problem.kept)
-    return SvrgState(point, zeros, jnp.ones((), bool), point, jnp.ones((), point.dtype))
+    gradients = ReferenceGradients.zeros(point, problem.kept)
+    return SvrgState(point, gradients, jnp.ones((), bool), point, jnp.ones((), point.dtype))
 
 
 class RoundResult(NamedTuple):
@@ -253,3 +254,81 @@ def _refresh(problem: SvrgProblem) -> Callable:
         return lax.fori_loop(0, jnp.sum(due), visit, kept), jax.tree.map(lambda _: True, kept)
 
     return refresh
+
+
+SVRG_NUMBERS = {"learning_rate": RATE, "refresh_probability": SHARE, "averaging_rate": SHARE}
+SVRG_OPTIONS = {"steps": STEPS, "reply": ("point", "average")}
+
+
+def empty_svrg_state(objective: Objective, kept: int) -> SvrgState:
+    """Return the state before a first solve, with room for the gradients of `kept` mini-batches."""
+    point = zeros(objective)
+    no, nothing = jnp.zeros((), bool), jnp.zeros((), point.dtype)
+    return SvrgState(point, ReferenceGradients.zeros(point, kept), no, point, nothing)
+
+
+def _begin_inner(
+    objective: Objective, data: NodeData, state: SvrgState, message: Message
+) -> tuple[SvrgState, Array]:
+    problem = inner_problem(objective, data, len(state.gradients.of_batches))
+    return svrg_start(problem, message["point"]), data.points
+
+
+INNER = Slot(
+    "inner",
+    empty=lambda objective, data: empty_svrg_state(objective, gradients_to_keep(objective, data)),
+    begin=_begin_inner,
+    lasting=True,  # FedAvg continues its one solve from step to step
+)
+
+
+def inner_svrg_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+    reply: Literal["point", "average"],
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take τ steps of Local-SVRG on the node's loss; reply with the iterate or the running average."""
+    own: SvrgState = state["inner"]
+    problem = inner_problem(objective, data, len(own.gradients.of_batches))
+    result = run_task_round(problem, own, key, message, steps)
+    answer = reply_of(result, reply) | {"loss": result.loss}
+    return {"inner": result.state}, answer
+
+
+def run_task_round(
+    problem: SvrgProblem, state: SvrgState, key: Key, message: Message, steps: int
+) -> RoundResult:
+    """Take the steps that a message asks for."""
+    return svrg_round(
+        problem,
+        state,
+        message["point"],
+        key,
+        steps=steps,
+        learning_rate=message["learning_rate"],
+        refresh_probability=message["refresh_probability"],
+        averaging_rate=message["averaging_rate"],
+    )
+
+
+def reply_of(result: RoundResult, reply: Literal["point", "average"]) -> dict[str, Array]:
+    """Return what both problems reply with; the last round of a solve may ask for the average."""
+    point = result.state.average if reply == "average" else result.point
+    return {"point": point, "evaluations": result.evaluations}
+
+
+INNER_SVRG_ROUND = Task(
+    "inner_svrg_round",
+    inner_svrg_round,
+    slots=(INNER,),
+    vectors=("point",),
+    numbers=SVRG_NUMBERS,
+    options=SVRG_OPTIONS,
+    vector_replies=("point",),
+    number_replies=("loss",),
+)

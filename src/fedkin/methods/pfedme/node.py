@@ -6,16 +6,17 @@ The shared model is trained on the Moreau envelopes of the nodes' losses, whose 
 .. math:: \hat\theta(w) = \operatorname{argmin}_\theta\; f(\theta) + \frac{\lambda}{2} \|\theta - w\|^2 .
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 from fedkin.data.batches import NodeData
+from fedkin.federation.task import RATE, STEPS, NodeState, Task
 from fedkin.models.objective import Batch, Objective
 from fedkin.nodes import oracles
 from fedkin.nodes.draws import draw_batches
-from fedkin.types import Array, Key, Vector
+from fedkin.types import Array, Key, Message, Vector
 
 
 class ProximalResult(NamedTuple):
@@ -126,3 +127,70 @@ def local_rounds(
         jnp.mean(counts, dtype=losses.dtype),
         jnp.sum(counts * data.batch_points(batches)),
     )
+
+
+def pfedme_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+    iterations: int,
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take pFedMe's R local rounds; reply with the node's version of the shared model."""
+    result = _asked_rounds(objective, data, key, message, steps, iterations)
+    return state, _reply(result, result.shared)
+
+
+def pfedme_personal_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+    iterations: int,
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take the same rounds, and reply with the personal model: for the owner's own data only."""
+    result = _asked_rounds(objective, data, key, message, steps, iterations)
+    return state, _reply(result, result.personal)
+
+
+def _asked_rounds(
+    objective: Objective, data: NodeData, key: Key, message: Message, steps: int, iterations: int
+) -> RoundResult:
+    return local_rounds(
+        objective,
+        data,
+        message["shared"],
+        key,
+        rounds=steps,
+        learning_rate=message["learning_rate"],
+        proximal=message["proximal"],
+        tolerance=message["tolerance"],
+        iterations=iterations,
+    )
+
+
+def _reply(result: RoundResult, point: Vector) -> dict[str, Array]:
+    return {
+        "point": point,
+        "loss": result.loss,
+        "iterations": result.iterations,
+        "evaluations": result.evaluations,
+    }
+
+
+_FORM: dict[str, Any] = {
+    "vectors": ("shared",),
+    "numbers": {"learning_rate": RATE, "proximal": (0.0, 1e6), "tolerance": (0.0, 1e6)},
+    "options": {"steps": STEPS, "iterations": STEPS},
+    "vector_replies": ("point",),
+    "number_replies": ("loss", "iterations"),
+}
+
+PFEDME_ROUND = Task("pfedme_round", pfedme_round, **_FORM)
+PFEDME_PERSONAL_ROUND = Task("pfedme_personal_round", pfedme_personal_round, **_FORM, remote=False)

@@ -1,0 +1,118 @@
+"""From the replies of single nodes to what the center gets, and what the exchange has cost."""
+
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.federation.base import Request, WeightedSum, as_array, weighted_sum
+from fedkin.federation.series import Item
+from fedkin.federation.work import Beginning
+from fedkin.types import Array
+
+
+def combine(
+    request: Request,
+    asked: np.ndarray,
+    items: Sequence[Item],
+    replies: Mapping[str, np.ndarray],
+) -> dict[str, Array]:
+    """Return what the center may see of the nodes' replies.
+
+    Where weighted nodes did not reply, a sum is what it would be with their weight shared out among
+    the others in proportion.
+
+    Args:
+        request: What was asked for.
+        asked: Which nodes were asked for which models: (models, nodes).
+        items: The models and nodes that `replies` has rows for.
+        replies: The replies, a row per item.
+    """
+    models, nodes = asked.shape
+    places = tuple(np.array(items, int).reshape(-1, 2).T)
+    rows = {}
+    for name, array in replies.items():
+        filling = 0 if isinstance(request, WeightedSum) else np.nan
+        rows[name] = np.full((models, nodes, *array.shape[1:]), filling, array.dtype)
+        rows[name][places] = array
+    if isinstance(request, WeightedSum):
+        weights = jnp.atleast_2d(request.weights)
+        answered = np.zeros((models, nodes), bool)
+        answered[places] = True
+        found = {
+            name: [
+                _sum(weights[model], asked[model], answered[model], array[model])
+                for model in range(models)
+            ]
+            for name, array in rows.items()
+        }
+    else:
+        found = {name: list(map(jnp.asarray, array)) for name, array in rows.items()}
+    if request.models is None:
+        return {name: array[0] for name, array in found.items()}
+    return {name: jnp.stack(array) for name, array in found.items()}
+
+
+def _sum(weights: Array, asked: np.ndarray, answered: np.ndarray, rows: np.ndarray) -> Array:
+    if rows.ndim == 1:
+        return _sum(weights, asked, answered, rows[:, None])[0]
+    if (answered >= asked).all():
+        return weighted_sum(weights, jnp.asarray(rows))
+    counted = jnp.where(jnp.asarray(answered), weights, 0)
+    return weighted_sum(counted, jnp.asarray(rows)) * (weights.sum() / counted.sum())
+
+
+class Traffic:
+    """The bytes of the arrays of one exchange.
+
+    An array that several requests share travels once. A vector with a row per model travels to a node as
+    the rows of the models that the node works for.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.bytes_up = 0
+        self._nodes = nodes
+        self._sent: dict[
+            object, tuple[int, np.ndarray]
+        ] = {}  # bytes of a row, and who got which row
+        self._asked = np.zeros(nodes, bool)
+
+    @property
+    def bytes_down(self) -> int:
+        """The bytes sent to all nodes together."""
+        return sum(size * int(rows.sum()) for size, rows in self._sent.values())
+
+    @property
+    def nodes_asked(self) -> int:
+        """How many nodes were asked for anything."""
+        return int(self._asked.sum())
+
+    def send(
+        self,
+        request: Request,
+        asked: np.ndarray,
+        items: Sequence[Item],
+        beginnings: Mapping[str, Beginning],
+    ) -> None:
+        """Count what a request sends."""
+        self._asked |= asked.any(axis=0)
+        for name in (*request.task.vectors, *request.task.numbers):
+            self._add(name, request.message[name], asked)
+        for beginning in beginnings.values():
+            begins = np.zeros_like(asked)
+            begins[tuple(np.array(items, int).reshape(-1, 2)[beginning.items].T)] = True
+            for name, vector in beginning.vectors.items():
+                self._add(name, vector, begins)
+
+    def receive(self, replies: Mapping[str, np.ndarray]) -> None:
+        """Count what nodes have sent back."""
+        self.bytes_up += sum(reply.nbytes for reply in replies.values())
+
+    def _add(self, name: str, value: Array | float, asked: np.ndarray) -> None:
+        array = as_array(value)
+        per_model = array.ndim == 2
+        rows = asked if per_model else asked.any(axis=0, keepdims=True)
+        size = array.nbytes // len(array) if per_model else array.nbytes
+        identity = (name, float(array)) if array.ndim == 0 else id(value)
+        _, before = self._sent.get(identity, (size, np.zeros_like(rows)))
+        self._sent[identity] = size, before | rows

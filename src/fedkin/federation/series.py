@@ -1,0 +1,96 @@
+"""Who has begun what: the series of requests that the slots of nodes belong to.
+
+A node that was not asked when a series began (its weight was zero, or it was away) begins when it is next
+asked, with the vectors of that beginning. This is the center's record of it, the same for all engines.
+"""
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.federation.base import Request, as_array
+from fedkin.federation.task import Slot
+from fedkin.types import Array
+
+Item = tuple[int, int]
+"""A model and a node that works for it, by their numbers."""
+
+
+class SeriesBook:
+    """The current series of every slot, and the series that each item's slot was last begun in."""
+
+    def __init__(self) -> None:
+        self._current: dict[str, int] = {}
+        self._begun: dict[str, dict[Item, int]] = {}
+        self._vectors: dict[str, dict[str, Array]] = {}
+
+    def start(self, request: Request, started: set[str]) -> None:
+        """Start new series for the slots of a request that says so.
+
+        Args:
+            request: The request.
+            started: The slots that earlier requests of the same exchange have started; they share the
+                series. The slots of this request are added.
+        """
+        if not request.begin:
+            return
+        for slot in request.task.slots:
+            if slot.name not in started:
+                self._current[slot.name] = self._current.get(slot.name, 0) + 1
+                self._vectors[slot.name] = {
+                    name: as_array(request.message[name]) for name in slot.vectors
+                }
+                started.add(slot.name)
+
+    def number(self, slot: str) -> int:
+        """Return the number of a slot's current series; 0 if none has begun."""
+        return self._current.get(slot, 0)
+
+    def missing(self, slot: Slot, items: list[Item]) -> np.ndarray:
+        """Return which of some items have not begun the slot's current series, as bools."""
+        begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
+        return np.array([begun.get(item) != current for item in items], bool)
+
+    def vectors(self, slot: Slot) -> Mapping[str, Array]:
+        """Return the vectors that the slot's current series began with."""
+        return self._vectors.get(slot.name, {})
+
+    def mark(self, slot: Slot, items: list[Item]) -> None:
+        """Record that these items belong to the slot's current series."""
+        begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
+        begun.update(dict.fromkeys(items, current))
+
+    def forget(self, node: int) -> None:
+        """Record that a node has lost its memory."""
+        for begun in self._begun.values():
+            for item in [item for item in begun if item[1] == node]:
+                del begun[item]
+
+    def export_arrays(self) -> dict[str, np.ndarray]:
+        """Return the whole record as named arrays."""
+        arrays: dict[str, np.ndarray] = {}
+        for name, number in self._current.items():
+            rows = [(*item, series) for item, series in self._begun.get(name, {}).items()]
+            arrays[f"series/{name}/number"] = np.array(number, np.int64)
+            arrays[f"series/{name}/begun"] = np.array(rows, np.int64).reshape(-1, 3)
+            for vector, array in self._vectors[name].items():
+                arrays[f"series/{name}/vector/{vector}"] = np.asarray(array)
+        return arrays
+
+    def import_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Continue with what `export_arrays` returned."""
+        self.__init__()
+        for name, array in arrays.items():
+            kind, *rest = name.split("/")
+            if kind != "series":
+                continue
+            if rest[1] == "number":
+                self._current[rest[0]] = int(array)
+                self._vectors.setdefault(rest[0], {})
+            elif rest[1] == "begun":
+                self._begun[rest[0]] = {
+                    (model, node): series for model, node, series in array.tolist()
+                }
+            else:
+                self._vectors.setdefault(rest[0], {})[rest[2]] = jnp.asarray(array)

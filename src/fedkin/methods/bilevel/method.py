@@ -1,0 +1,197 @@
+"""Bi-level as a method: its settings, and how open ones are chosen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self, get_args
+
+from fedkin.errors import InputError
+from fedkin.federation.base import Cost, Federation
+from fedkin.federation.center import Center
+from fedkin.methods.base import Algorithm, PresetName
+from fedkin.methods.bilevel.hypergradient import (
+    SOLVERS,
+    AdjointSolver,
+    ConjugateGradients,
+    LocalSvrgSolver,
+)
+from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.outer import (
+    AcceleratedBilevel,
+    AdaptiveBilevel,
+    Differentiation,
+    ProximalBilevel,
+)
+from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.methods.local_svrg.training import SvrgMethod, paper_rounds
+from fedkin.methods.settings import choice, flag, positive, share
+from fedkin.methods.step_size import SMOOTHNESS
+from fedkin.numerics.simplex import check_cap
+from fedkin.types import Key
+
+OuterName = Literal["adaptive", "proximal", "accelerated"]
+
+DEFAULT_OUTER_LEARNING_RATE = 0.02
+
+
+def default_cap(nodes: int) -> float:
+    """Return 1/3, the paper's cap, or 2/K where so few nodes take part that 1/3 would bind them.
+
+    >>> default_cap(15), default_cap(4)
+    (0.3333333333333333, 0.5)
+    """
+    return max(1 / 3, min(1.0, 2 / nodes))
+
+
+def _solver_field() -> Any:
+    def check(name: str, value: Any) -> AdjointSolver:
+        if isinstance(value, str):
+            return SOLVERS.get(value)()
+        if not isinstance(value, AdjointSolver):
+            raise InputError(
+                f"{name} must be the name of a solver ({', '.join(SOLVERS.names())}) or a solver "
+                f"such as ConjugateGradients(damping=1.0), not {value!r}"
+            )
+        return value
+
+    return field(default=None, metadata={"check": check})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bilevel(SvrgMethod):
+    """Learn a weight for every node, so that the model does well on the owner's validation data.
+
+    `None` leaves a setting open.
+
+    Args:
+        preset: Where open settings come from: `automatic` (from the data), or `paper`.
+        learning_rate: The step size γ of training.
+        period: The number τ of local steps between two synchronizations.
+        rounds: The synchronizations of one training run within an outer step.
+        refresh_probability: The probability q of renewing a reference point in a step.
+        averaging: Whether training returns the weighted average of its iterates, as in Algorithm 1 of
+            the paper, and not the last one.
+        cap: The largest weight b of a node, from 1/K to 1. If open, 1/3, or 2/K with fewer than six nodes.
+        solver: How the hypergradient's linear system is solved: `ConjugateGradients()`,
+            `LocalSvrgSolver()` (the paper's), `NeumannSeries()`, one of your own, or a name.
+        outer: The outer loop: `adaptive` steps, or a fixed step in Algorithm 3 (`proximal`) or
+            Algorithm 2 (`accelerated`).
+        outer_learning_rate: That fixed step η.
+        warm_start: Whether training continues from the last model (yes if open) or begins at zero.
+        warm_start_adjoint: Whether the solver continues from the last h or begins at zero (if open).
+
+    >>> Bilevel(solver=ConjugateGradients(damping=1.0), cap=0.5).solver.damping
+    1.0
+    """
+
+    name: ClassVar[str] = "bilevel"
+    title: ClassVar[str] = "Bi-level"
+    color: ClassVar[str] = "#D55E00"
+    marker: ClassVar[str] = "o"
+    dashes: ClassVar[tuple[float, ...]] = ()
+    tasks = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
+    weighs_nodes: ClassVar[bool] = True
+    learning_rate_place: ClassVar[tuple[str, ...]] = ("differentiation", "inner")
+
+    cap: float | None = share()
+    solver: AdjointSolver | None = _solver_field()
+    outer: OuterName | None = choice(None, *get_args(OuterName))
+    outer_learning_rate: float | None = positive()
+    warm_start: bool | None = flag()
+    warm_start_adjoint: bool | None = flag()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chosen_outer == "adaptive" and self.outer_learning_rate is not None:
+            raise InputError(
+                "outer_learning_rate is chosen by the adaptive outer loop itself: leave it out"
+            )
+        if self.warm_start_adjoint and not self.chosen_solver.takes_start:
+            raise InputError(
+                f"warm_start_adjoint changes nothing with the solver {self.chosen_solver.name!r}, which "
+                "always starts at zero: leave it out, or choose the solver 'cg' or 'svrg'"
+            )
+
+    @classmethod
+    def setting_names(cls) -> tuple[str, ...]:
+        """Return the names of all settings; those of the solver stand beside the method's own."""
+        own = super().setting_names()
+        of_solvers = (name for solver in SOLVERS.all() for name in solver.shorthand)
+        return tuple(dict.fromkeys([*own, *of_solvers]))
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Make the method; the solver is named, and its settings stand beside the method's own."""
+        own = set(super().setting_names())
+        solver = settings.get("solver")
+        kind = type(solver) if isinstance(solver, AdjointSolver) else None
+        if kind is None:
+            kind = SOLVERS.get(solver) if isinstance(solver, str) else None
+        if kind is None:
+            kind = type(_default_solver(settings.get("preset", "automatic")))
+        extra = {
+            name: value
+            for name, value in settings.items()
+            if name not in own and (name in cls.setting_names() or name in kind.shorthand)
+        }
+        rest = {name: value for name, value in settings.items() if name not in extra}
+        if extra:
+            if isinstance(solver, AdjointSolver):
+                raise InputError(
+                    f"{next(iter(extra))} is a setting of the solver: give it to the solver object"
+                )
+            rest["solver"] = kind.from_shorthand(extra)
+        return super().from_settings(rest)
+
+    def given(self, names: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of these names, each in its proper type."""
+        solver = self.chosen_solver
+        found = {}
+        for name in names:
+            if name == "solver":
+                found[name] = names[name] if isinstance(names[name], str) else solver.name
+            elif name in solver.shorthand:
+                found[name] = getattr(solver, solver.shorthand[name])
+            else:
+                found[name] = getattr(self, name)
+        return found
+
+    @property
+    def chosen_outer(self) -> OuterName:
+        """The outer loop."""
+        return self.outer or ("proximal" if self.preset == "paper" else "adaptive")
+
+    @property
+    def chosen_solver(self) -> AdjointSolver:
+        """The solver, whose own settings may still be open."""
+        return self.solver or _default_solver(self.preset)
+
+    def check(self, nodes: int) -> None:
+        """Refuse a cap that does not suit the number of nodes."""
+        if self.cap is not None:
+            check_cap(self.cap, nodes)
+
+    def prepare(
+        self, federation: Federation, center: Center, key: Key
+    ) -> tuple[Algorithm[Any], Cost]:
+        """Choose step sizes and lengths, asking the nodes for their curvature if need be."""
+        self.check(len(federation.names))
+        inner, cost = self.choose_training(federation, key)
+        if self.preset == "paper" and self.rounds is None:
+            inner = replace(inner, rounds=paper_rounds(federation, inner.period))
+        differentiation = Differentiation(
+            cap=self.cap if self.cap is not None else default_cap(len(federation.names)),
+            inner=inner,
+            solver=self.chosen_solver.prepare(federation.objective, inner, self.preset),
+            warm_start=self.warm_start is not False,
+            warm_start_adjoint=bool(self.warm_start_adjoint),
+        )
+        if self.chosen_outer == "adaptive":
+            return AdaptiveBilevel(differentiation), cost
+        rate = self.outer_learning_rate or DEFAULT_OUTER_LEARNING_RATE
+        if self.chosen_outer == "proximal":
+            return ProximalBilevel(differentiation, rate), cost
+        return AcceleratedBilevel(differentiation, rate), cost
+
+
+def _default_solver(preset: PresetName) -> AdjointSolver:
+    return LocalSvrgSolver() if preset == "paper" else ConjugateGradients()

@@ -1,0 +1,129 @@
+"""The node's part of the hypergradient: products with its Hessian, and the number −∇L_k(θ)ᵀh."""
+
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from fedkin.data.batches import NodeData
+from fedkin.federation.task import NodeState, Slot, Task, zeros
+from fedkin.methods.local_svrg import node as svrg
+from fedkin.models.objective import Objective
+from fedkin.nodes import oracles
+from fedkin.theory.constants import NodeSummary, summarize
+from fedkin.types import Array, Key, Message, Vector
+
+
+class Linearization(NamedTuple):
+    """The model that the node was last asked to differentiate at."""
+
+    theta: Vector
+    gradient: Vector
+    """The node's own gradient ∇L_k(θ). It never leaves the node."""
+
+
+def _begin_linearization(
+    objective: Objective, data: NodeData, content: Linearization, message: Message
+) -> tuple[Linearization, Array]:
+    theta = message["theta"]
+    gradient = oracles.full_loss_and_gradient(objective, theta, data)[1]
+    return Linearization(theta, gradient), data.points
+
+
+LINEARIZATION = Slot(
+    "linearization",
+    empty=lambda objective, data: Linearization(zeros(objective), zeros(objective)),
+    begin=_begin_linearization,
+    vectors=("theta",),
+)
+
+
+def _begin_target(
+    objective: Objective, data: NodeData, content: Vector, message: Message
+) -> tuple[Vector, Array]:
+    return message["target"], jnp.zeros_like(data.points)
+
+
+TARGET = Slot(
+    "target",
+    empty=lambda objective, data: zeros(objective),
+    begin=_begin_target,
+    vectors=("target",),
+)
+
+
+def _begin_adjoint(
+    objective: Objective, data: NodeData, content: svrg.SvrgState, message: Message
+) -> tuple[svrg.SvrgState, Array]:
+    # The start of a solve does not depend on θ and the target: only its shapes are needed here.
+    point = message["point"]
+    problem = svrg.adjoint_problem(objective, data, point, point)
+    return svrg.svrg_start(problem, point), data.points
+
+
+ADJOINT = Slot(
+    "adjoint",
+    empty=lambda objective, data: svrg.empty_svrg_state(objective, 0),
+    begin=_begin_adjoint,
+)
+
+
+def adjoint_svrg_round(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    steps: int,
+    reply: Literal["point", "average"],
+) -> tuple[NodeState, dict[str, Array]]:
+    """Take τ steps of Local-SVRG on the quadratic whose minimizer is h (`eq:QP_matrixinverse`)."""
+    theta, target = state["linearization"].theta, state["target"]
+    problem = svrg.adjoint_problem(objective, data, theta, target)
+    result = svrg.run_task_round(problem, state["adjoint"], key, message, steps)
+    return {**state, "adjoint": result.state}, svrg.reply_of(result, reply)
+
+
+def hessian_product(
+    objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
+) -> tuple[NodeState, dict[str, Array]]:
+    """Reply with the exact product ∇²L_k(θ) v."""
+    theta = state["linearization"].theta
+    product = oracles.full_hessian_product(objective, theta, data, message["vector"])
+    return state, {"product": product, "evaluations": data.points}
+
+
+def slope(
+    objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
+) -> tuple[NodeState, dict[str, Array]]:
+    """Reply with one number, −∇L_k(θ)ᵀv (`eq:approxgrade`)."""
+    number = -(state["linearization"].gradient @ message["vector"])
+    return state, {"slope": number, "evaluations": jnp.zeros_like(data.points)}
+
+
+def constants(
+    objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
+) -> tuple[NodeState, dict[str, Array]]:
+    """Reply with the five numbers that the theory needs of a node (linear models only)."""
+    summary = summarize(objective, data.batch, data.batches)
+    return state, summary._asdict() | {"evaluations": data.points}
+
+
+ADJOINT_SVRG_ROUND = Task(
+    "adjoint_svrg_round",
+    adjoint_svrg_round,
+    slots=(ADJOINT, LINEARIZATION, TARGET),
+    vectors=("point",),
+    numbers=svrg.SVRG_NUMBERS,
+    options=svrg.SVRG_OPTIONS,
+    vector_replies=("point",),
+)
+HESSIAN_PRODUCT = Task(
+    "hessian_product",
+    hessian_product,
+    slots=(LINEARIZATION,),
+    vectors=("vector",),
+    vector_replies=("product",),
+)
+SLOPE = Task("slope", slope, slots=(LINEARIZATION,), vectors=("vector",), number_replies=("slope",))
+CONSTANTS = Task("constants", constants, number_replies=NodeSummary._fields, remote=False)

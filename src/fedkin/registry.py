@@ -1,0 +1,90 @@
+"""Things that users name: methods, solvers, models. Other packages may add their own."""
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from fedkin.errors import InputError
+
+Thing = TypeVar("Thing")
+
+
+class Registry(Generic[Thing]):
+    """Things by name: fedkin's own, those of installed packages, and those registered at run time.
+
+    A name of the form `package.module:Name` stands for that object, wherever it is defined, if it can be
+    imported. Files that are read by other processes (studies, nodes) should use such names, or a package
+    that declares an entry point.
+
+    Args:
+        kind: What the things are called in messages, such as `method`.
+        group: The entry-point group by which other packages add things.
+    """
+
+    def __init__(self, kind: str, group: str) -> None:
+        self._kind = kind
+        self._group = group
+        self._things: dict[str, Thing] = {}
+
+    def add(self, name: str, thing: Thing) -> None:
+        """Make a thing known; the same name may not stand for two things."""
+        known = self._things.setdefault(name, thing)
+        if known is not thing and _place(known) != _place(thing):
+            raise InputError(f"there are two {self._kind}s called {name!r}: rename one of them")
+        self._things[name] = thing
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names, fedkin's own first."""
+        return tuple(dict.fromkeys([*self._things, *_declared(self._group)]))
+
+    def get(self, name: str) -> Thing:
+        """Return what a name stands for.
+
+        Raises:
+            InputError: If there is no such thing; the message suggests a name.
+        """
+        if name in self._things:
+            return self._things[name]
+        declared = _declared(self._group)
+        if name in declared:
+            self._things[name] = declared[name].load()
+            return self._things[name]
+        if ":" in name:
+            return self._import(name)
+        raise InputError(f"{self._kind}={name!r} is unknown{suggestion(name, self.names())}")
+
+    def all(self) -> list[Thing]:
+        """Return all things that have a name."""
+        return [self.get(name) for name in self.names()]
+
+    def _import(self, path: str) -> Thing:
+        module, _, name = path.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ImportError as error:
+            raise InputError(
+                f"{self._kind}={path!r}: the module {module} cannot be imported ({error}): install its "
+                "package, or add its directory to PYTHONPATH"
+            ) from error
+        except AttributeError as error:
+            raise InputError(f"{self._kind}={path!r}: {module} has no {name}") from error
+
+
+@cache
+def _declared(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def _place(thing: object) -> tuple[str, str]:
+    """Return where a thing was defined: a module that is loaded again defines the same things."""
+    return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", repr(thing))
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return what was probably meant, as the end of a message."""
+    known = list(names)
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; choose one of {', '.join(known)}"

@@ -1,0 +1,272 @@
+"""A problem: data, model, engine and owner. `Problem.train` is the one way from there to a result."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.errors import InputError
+from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned
+from fedkin.federation.base import Federation
+from fedkin.federation.center import Center
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.federation.task import slots_of
+from fedkin.methods.base import Keep, Method
+from fedkin.models import named
+from fedkin.models.base import Model, Task, as_model
+from fedkin.models.objective import Objective
+from fedkin.training.checkpoint import (
+    load_checkpoint,
+    read_made_with,
+    save_checkpoint,
+    versions,
+)
+from fedkin.training.runner import Budget, RunState, begin, run
+from fedkin.types import Examples, Key
+
+Engine = Callable[[Objective], Federation]
+"""Makes the federation of a problem, given the model."""
+
+
+def simulation(
+    nodes: Mapping[str, Examples], *, batch_size: int, seed: int, threads: int | None = None
+) -> Engine:
+    """Return the engine that lets this process be all the nodes.
+
+    Args:
+        nodes: The raw inputs and labels of each node by name.
+        batch_size: The number of points in a mini-batch.
+        seed: Decides how each node's points are divided into mini-batches.
+        threads: How many threads work for the nodes; None for one per core.
+    """
+
+    def engine(objective: Objective) -> SimulatedFederation:
+        return SimulatedFederation(
+            objective,
+            [_prepare(objective.model, points) for points in nodes.values()],
+            names=tuple(nodes),
+            batch_size=batch_size,
+            seed=seed,
+            threads=threads,
+        )
+
+    return engine
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything that training needs, except for the method."""
+
+    federation: Federation
+    center: Center
+    test: Examples | None
+    """Prepared points to report on; they decide nothing."""
+    seed: int
+    classes: np.ndarray | None
+    """The label of each class; None for regression."""
+    point_shape: tuple[int, ...]
+    """The shape of one raw input point."""
+
+    @classmethod
+    def build(
+        cls,
+        engine: Engine,
+        validation: Examples,
+        *,
+        model: Any = "logistic",
+        task: Task = "classification",
+        classes: np.ndarray | None,
+        test: Examples | None = None,
+        l2: float | None = None,
+        batch_size: int = 50,
+        seed: int = 0,
+    ) -> "Problem":
+        """Bind a model to data.
+
+        Args:
+            engine: Makes the federation.
+            validation: The owner's raw inputs and labels.
+            model: The name of a model, a fedkin model, or any object with `init` and `apply`.
+            task: Classification or regression.
+            classes: The label of each class; None for regression.
+            test: Raw points to report on.
+            l2: The factor of ½‖θ‖² in the loss of a named model.
+            batch_size: The number of points in a mini-batch.
+            seed: Decides everything random.
+        """
+        point_shape = tuple(validation[0].shape[1:])
+        chosen = make_model(model, task, classes, point_shape, l2)
+        prepared = _prepare(chosen, validation)
+        objective = Objective.create(chosen, jnp.asarray(prepared[0][:2]))
+        _check_outputs(objective, classes)
+        return cls(
+            federation=engine(objective),
+            center=Center(objective, *prepared, batch_size=batch_size, seed=seed),
+            test=None if test is None else _prepare(chosen, test),
+            seed=seed,
+            classes=classes,
+            point_shape=point_shape,
+        )
+
+    @property
+    def objective(self) -> Objective:
+        """The model, as a function of one flat vector."""
+        return self.center.objective
+
+    def train(
+        self,
+        method: Method,
+        *,
+        budget: Budget | None = None,
+        keep: Keep | None = None,
+        ask_all: bool | None = None,
+        checkpoint: Path | None = None,
+        made_with: Mapping[str, Any] | None = None,
+        on_event: OnEvent | None = None,
+        after_step: Callable[[RunState], None] | None = None,
+        run_name: str = "",
+    ) -> "TrainedRun":
+        """Run a method to its end, or continue from a checkpoint.
+
+        Args:
+            method: The method with its settings.
+            budget: When to stop; by default after as many outer steps as the method finds sensible.
+            keep: Which iterate is the result; by default the method decides.
+            ask_all: Whether nodes of weight zero are asked too; by default only with the paper's preset.
+            checkpoint: A file to continue from, if it exists, and to write after every step.
+            made_with: What else the run depends on: a checkpoint made with something else is refused.
+            on_event: Called with the events of the run.
+            after_step: Called after each outer step, once its checkpoint is written.
+            run_name: The name of the run in its events.
+        """
+        method.check(len(self.federation.names))
+        parameters_before = _parameters_in(checkpoint)
+        if parameters_before is not None:
+            method = method.resumed(parameters_before)
+        self.federation.ask_all = method.asks_all if ask_all is None else ask_all
+        algorithm, cost = method.prepare(self.federation, self.center, building_key(self.seed))
+        parameters = asdict(cast(Any, algorithm))
+        theta = self.objective.init(initial_model_key(self.seed))
+        state = begin(algorithm, self.federation, theta, cost)
+        depends_on = {"parameters": parameters, "versions": versions(), **(made_with or {})}
+        resumed_after = None
+        if checkpoint is not None and checkpoint.exists():
+            slots = slots_of(method.tasks)
+            load_checkpoint(checkpoint, state, self.federation, self.center, depends_on, slots)
+            resumed_after = len(state.history)
+        report = on_event or (lambda event: None)
+        names = self.federation.names
+        report(
+            RunStarted(run=run_name, method=method.name, nodes=names, resumed_after=resumed_after)
+        )
+
+        def record(state: RunState) -> None:
+            if checkpoint is not None:
+                save_checkpoint(checkpoint, state, self.federation, self.center, depends_on)
+            report(_step_event(state, run_name))
+            for warning in state.history[-1].warnings:
+                report(Warned(run=run_name, message=warning))
+            if after_step is not None:
+                after_step(state)
+
+        run(
+            algorithm,
+            self.federation,
+            self.center,
+            state,
+            training_key(self.seed),
+            budget=_limited(budget or Budget(), method),
+            keep=keep or method.default_keep(self.objective),
+            test=self.test,
+            after_step=record,
+        )
+        assert state.stopped is not None
+        report(RunFinished(run=run_name, stopped=state.stopped))
+        return TrainedRun(method, parameters, state)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run that came to its end."""
+
+    method: Method
+    parameters: dict[str, Any]
+    """What the method ran with: what was given, and what was chosen where it was open."""
+    state: RunState
+
+
+def make_model(
+    model: Any,
+    task: Task,
+    classes: np.ndarray | None,
+    point_shape: tuple[int, ...],
+    l2: float | None = None,
+) -> Model:
+    """Return the model that a name stands for, or any object with `init` and `apply` as a model."""
+    if isinstance(model, str):
+        outputs = 1 if classes is None else len(classes)
+        return named.named_model(model, task, outputs, point_shape, l2)
+    if l2 is not None:
+        raise InputError("l2 is a setting of the named models: put it into your model's settings")
+    return as_model(model, task)
+
+
+def _check_outputs(objective: Objective, classes: np.ndarray | None) -> None:
+    """Refuse a model whose outputs do not fit the labels."""
+    shape = objective.output_shape()
+    count = None if classes is None else len(classes)
+    if shape != (() if count is None else (count,)):
+        what = "one number" if count is None else f"{count} scores, one per class,"
+        raise InputError(f"the model must give {what} for each point, but gives shape {shape}")
+
+
+def _prepare(model: Model, points: Examples) -> Examples:
+    return np.asarray(model.prepare(jnp.asarray(points[0]))), np.asarray(points[1])
+
+
+def _parameters_in(checkpoint: Path | None) -> Mapping[str, Any] | None:
+    if checkpoint is None or not checkpoint.exists():
+        return None
+    return (read_made_with(checkpoint) or {}).get("parameters")
+
+
+def _limited(budget: Budget, method: Method) -> Budget:
+    """Give a run that nothing limits the method's own limit."""
+    limits = (budget.steps, budget.synchronizations, budget.points)
+    return Budget(method.default_steps) if limits == (None, None, None) else budget
+
+
+def _step_event(state: RunState, run_name: str) -> StepDone:
+    last = state.history[-1]
+    weights = None if last.node_weights is None else tuple(last.node_weights.tolist())
+    return StepDone(
+        run=run_name,
+        step=last.step,
+        synchronizations=last.cost.synchronizations,
+        seconds=last.seconds,
+        bytes_up=last.cost.bytes_up,
+        bytes_down=last.cost.bytes_down,
+        validation_loss=last.validation.loss,
+        validation_accuracy=last.validation.accuracy,
+        test_accuracy=None if last.test is None else last.test.accuracy,
+        weights=weights,
+    )
+
+
+def initial_model_key(seed: int) -> Key:
+    """Return the key of the initial model: the same for all methods with the same seed."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def training_key(seed: int) -> Key:
+    """Return the key of everything that is drawn during training."""
+    return jax.random.fold_in(jax.random.key(seed), 1)
+
+
+def building_key(seed: int) -> Key:
+    """Return the key of what is asked of the nodes before training."""
+    return jax.random.fold_in(jax.random.key(seed), 2)
