@@ -137,6 +137,12 @@ class WeightedSum(Request):
                 f"{task.name}: {rows or 'no'} rows of weights for {self.models or 'no'} rows of vectors"
             )
 
+    def with_weights(self, weights: Array) -> "WeightedSum":
+        """Return the same request with other weights."""
+        return WeightedSum(
+            self.task, self.message, weights=weights, begin=self.begin, **self.options
+        )
+
     def asked(self, nodes: int, *, ask_all: bool) -> np.ndarray:
         """Return the nodes that count, or all."""
         counted = np.atleast_2d(np.asarray(self.weights)) > 0
