@@ -194,7 +194,10 @@ def test_commands_say_what_is_no_federation(fedkin, tmp_path, command):
         (lambda text: text.replace('id = "', 'id = "x'), ["id"]),
         (lambda text: text.split("[[node]]")[0], ["no nodes to start", "superlink"]),
         (lambda text: text + 'label = "y"\ndata = "none.csv"\n', ["not valid TOML"]),
-        (lambda text: text.replace('data = "digits"', 'data = "none.csv"'), ["not at", "none.csv"]),
+        (
+            lambda text: text.replace('data = "digits"', 'data = "none.csv"'),
+            ["no data at", "none.csv"],
+        ),
         (lambda text: text + "minimum_pints = 4\n", ["majority-1", "minimum_pints"]),
     ],
 )
@@ -403,7 +406,7 @@ def test_a_table_of_any_ending_is_one_of_a_trial(fedkin, tables, tmp_path, endin
     node = layout.read().node[0]
     assert node_settings(trial_module._told(layout, layout.read(), node)).is_table
     (tmp_path / f"a{ending}").unlink()
-    refused(fedkin("up", "f"), "node 'a'", "not at")
+    refused(fedkin("up", "f"), "node 'a'", "no data at")
 
 
 def test_insecure_has_to_be_asked_for(fedkin, tables, credentials, become):

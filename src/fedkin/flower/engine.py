@@ -15,9 +15,9 @@ from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import InputError
 from fedkin.federation.attendance import FEWEST_NODES, Answer, AttendedFederation
 from fedkin.flower.guard import FORMS, NUMBER, OPTION
+from fedkin.flower.messenger import Messenger, Reply
 from fedkin.flower.node import write_key
 from fedkin.flower.node_settings import DESCRIBE
-from fedkin.flower.post import Post, Reply
 from fedkin.flower.wire import Parcel, Refusal, Value
 from fedkin.methods.tasks import TASKS
 from fedkin.models.objective import Objective
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 JOINING_PATIENCE = 300.0
 """Seconds, at least, for joining: a node then starts its worker's libraries and reads its data."""
 
-SEEKING_PATIENCE = 30.0
+REJOINING_PATIENCE = 30.0
 """Seconds that the beginning of an outer step waits for nodes that have come back."""
 
 
@@ -86,7 +86,7 @@ AGAIN = 5.0
 
 
 def describe_nodes(
-    post: Post, wanted: int, patience: float, enough: int | None = None
+    messenger: Messenger, wanted: int, patience: float, enough: int | None = None
 ) -> list[Description]:
     """Wait until so many nodes are connected and have said who they are; return them by name.
 
@@ -94,7 +94,7 @@ def describe_nodes(
     does not answer is asked again while there is time.
 
     Args:
-        post: How messages travel.
+        messenger: How messages travel.
         wanted: How many nodes are waited for.
         patience: Seconds to wait for them.
         enough: With so many of them go on when the time is over, if none has refused; None for all.
@@ -109,12 +109,12 @@ def describe_nodes(
         settled = {node.node for node in known.values()}
         due = {
             node
-            for node in post.connected() - settled
+            for node in messenger.connected() - settled
             if node not in again or again[node] <= now <= deadline
         }
         if due:
             request = Parcel({"kind": DESCRIBE})
-            replies = post.exchange(dict.fromkeys(due, request), 0)
+            replies = messenger.exchange(dict.fromkeys(due, request), 0)
             for node, reply in replies.items():
                 description = _description(node, reply)
                 again[node] = time.monotonic() + min(AGAIN, patience / 5)
@@ -131,7 +131,7 @@ def describe_nodes(
         elif now > deadline:
             break
         else:
-            time.sleep(min(1.0, max(post.interval, 0.0)))
+            time.sleep(min(1.0, max(messenger.interval, 0.0)))
     if len(known) < (wanted if enough is None or refused else enough):
         names = ", ".join(sorted(known)) or "none"
         raise InputError(
@@ -170,7 +170,7 @@ class FlowerFederation(AttendedFederation):
     answer, is taken in when it is back.
 
     Args:
-        post: How messages travel.
+        messenger: How messages travel.
         objective: The model that the nodes train.
         names: The names of the run's nodes, in the order of their numbers.
         nodes: Those of them that are there.
@@ -182,7 +182,7 @@ class FlowerFederation(AttendedFederation):
 
     def __init__(
         self,
-        post: Post,
+        messenger: Messenger,
         objective: Objective,
         names: Sequence[str],
         nodes: Sequence[Description],
@@ -190,7 +190,7 @@ class FlowerFederation(AttendedFederation):
         batches: int = 0,
         summaries: Mapping[str, str] | None = None,
     ) -> None:
-        self._post = post
+        self._messenger = messenger
         self._summaries = summaries
         self._run = run
         there = {node.name: node.node for node in nodes}
@@ -205,7 +205,7 @@ class FlowerFederation(AttendedFederation):
         self._step = 0
         super().__init__(objective, names, batches)
         asked = [number for number, name in enumerate(names) if name in there]
-        joined = self._join(asked, max(post.patience, JOINING_PATIENCE))
+        joined = self._join(asked, max(messenger.patience, JOINING_PATIENCE))
         for number, outcome in joined.items():
             if isinstance(outcome, Refused):
                 raise InputError(f"{names[number]} cannot take part: {outcome.reason}")
@@ -260,19 +260,19 @@ class FlowerFederation(AttendedFederation):
         self._step = step
         forgetful = sorted(node for node in self._not_joined if self.present[node])
         if forgetful:
-            self._join(forgetful, min(self._post.patience, SEEKING_PATIENCE))
+            self._join(forgetful, min(self._messenger.patience, REJOINING_PATIENCE))
         super().begin_step(step)
 
     def seek(self, absent: Sequence[int]) -> list[int]:
         """Let the absent nodes that are connected again join; without keys they have new addresses."""
-        connected = self._post.connected()
-        patience = min(self._post.patience, SEEKING_PATIENCE)
+        connected = self._messenger.connected()
+        patience = min(self._messenger.patience, REJOINING_PATIENCE)
         gone = {self.names[node]: node for node in absent if self._addresses[node] not in connected}
         known = {address for address in self._addresses if address is not None}
         unknown = connected - known - self._strangers
         if gone and unknown:
             request = Parcel({"kind": DESCRIBE})
-            replies = self._post.exchange(dict.fromkeys(unknown, request), 0, patience)
+            replies = self._messenger.exchange(dict.fromkeys(unknown, request), 0, patience)
             for address, reply in replies.items():
                 found = _description(address, reply)
                 if reply.silent:
@@ -345,7 +345,7 @@ class FlowerFederation(AttendedFederation):
         """Exchange by the nodes' numbers in this run."""
         addresses = {node: self._address(node) for node in requests}
         by_address = {addresses[node]: parcel for node, parcel in requests.items()}
-        replies = self._post.exchange(by_address, self.objective.size, patience)
+        replies = self._messenger.exchange(by_address, self.objective.size, patience)
         return {node: replies[addresses[node]] for node in requests}
 
     def _address(self, node: int) -> int:

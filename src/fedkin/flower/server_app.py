@@ -9,7 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedkin.errors import InputError
 from fedkin.flower.jobs.loading import load_job
-from fedkin.flower.post import Post
+from fedkin.flower.messenger import Messenger
 
 app = ServerApp()
 
@@ -24,8 +24,8 @@ def main(grid: Grid, context: Context) -> None:
     _log_to_flower()
     work = load_job(Path(job))
     options = work.federation
-    post = Post(grid, patience=options.patience, interval=options.interval)
-    work.carry_out(post, Path(out), resume=bool(config.get("resume", False)))
+    messenger = Messenger(grid, patience=options.patience, interval=options.interval)
+    work.carry_out(messenger, Path(out), resume=bool(config.get("resume", False)))
 
 
 def _log_to_flower() -> None:

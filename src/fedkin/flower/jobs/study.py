@@ -10,14 +10,14 @@ from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.attendance import FEWEST_NODES
 from fedkin.flower.engine import (
-    SEEKING_PATIENCE,
+    REJOINING_PATIENCE,
     Description,
     FlowerFederation,
     RunDescription,
     describe_nodes,
 )
 from fedkin.flower.jobs.options import FederationOptions
-from fedkin.flower.post import Post
+from fedkin.flower.messenger import Messenger
 from fedkin.models.objective import Objective
 from fedkin.studies.config import RunConfig, StudyConfig
 from fedkin.studies.study import Report, carry_out
@@ -32,7 +32,7 @@ class StudyJob:
     study: StudyConfig
     federation: FederationOptions
 
-    def carry_out(self, post: Post, out: Path, *, resume: bool) -> None:
+    def carry_out(self, messenger: Messenger, out: Path, *, resume: bool) -> None:
         """Do all runs of the study that are not finished yet."""
         outcome = carry_out(
             self.study,
@@ -40,7 +40,7 @@ class StudyJob:
             resume=resume,
             jobs=1,
             display=LogDisplay(),
-            engine=_Engine(post, self.federation.wait),
+            engine=_Engine(messenger, self.federation.wait),
         )
         if outcome.failed:
             raise FedkinError(
@@ -64,18 +64,23 @@ def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def flower_engine(
-    post: Post, config: RunConfig, data: FederatedData, objective: Objective, *, wait: float
+    messenger: Messenger,
+    config: RunConfig,
+    data: FederatedData,
+    objective: Objective,
+    *,
+    wait: float,
 ) -> FlowerFederation:
     """Let the nodes that are called as the study calls them do a run.
 
     Those that are not there when the waiting is over are taken in when they come; two have to be there.
     """
     enough = min(FEWEST_NODES, len(data.names))
-    nodes = describe_nodes(post, len(data.names), wait, enough)
+    nodes = describe_nodes(messenger, len(data.names), wait, enough)
     _check_names(nodes, data.names)
     logger.info("nodes: %s", ", ".join(node.name for node in nodes))
     return FlowerFederation(
-        post,
+        messenger,
         objective,
         data.names,
         nodes,
@@ -95,15 +100,15 @@ def flower_engine(
 class _Engine:
     """Lets the nodes do one run after the other; later ones do not wait long for who is gone."""
 
-    def __init__(self, post: Post, wait: float) -> None:
-        self._post, self._wait = post, wait
+    def __init__(self, messenger: Messenger, wait: float) -> None:
+        self._messenger, self._wait = messenger, wait
 
     def __call__(
         self, config: RunConfig, data: FederatedData, objective: Objective
     ) -> FlowerFederation:
-        made = flower_engine(self._post, config, data, objective, wait=self._wait)
+        made = flower_engine(self._messenger, config, data, objective, wait=self._wait)
         if not made.present.all():
-            self._wait = min(self._wait, SEEKING_PATIENCE)
+            self._wait = min(self._wait, REJOINING_PATIENCE)
         return made
 
 

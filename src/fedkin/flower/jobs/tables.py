@@ -32,8 +32,8 @@ from fedkin.flower.engine import (
     describe_nodes,
 )
 from fedkin.flower.jobs.options import FederationOptions
+from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_settings import TableDescription
-from fedkin.flower.post import Post
 from fedkin.models.base import LinearModel
 from fedkin.models.named import named_model
 from fedkin.models.objective import Objective
@@ -82,7 +82,7 @@ class TableJob:
     settings: MethodSettings
     federation: FederationOptions
 
-    def carry_out(self, post: Post, out: Path, *, resume: bool) -> None:
+    def carry_out(self, messenger: Messenger, out: Path, *, resume: bool) -> None:
         """Learn, and write the result directory."""
         if (out / "weights.json").exists():
             raise InputError(f"{out} holds a finished result: choose another directory")
@@ -96,23 +96,25 @@ class TableJob:
             raise InputError(
                 f"there is a checkpoint, {checkpoint}: go on with --resume, or delete it"
             )
-        nodes, summaries = self._resumed(post, checkpoint) if resume else self._new(post)
+        nodes, summaries = self._resumed(messenger, checkpoint) if resume else self._new(messenger)
         logger.info("nodes: %s", ", ".join(node.name for node in nodes))
         tables = _Tables.agree(self.keys, summaries)
-        scene = _Scene.set_up(self, post, nodes, summaries, tables)
+        scene = _Scene.set_up(self, messenger, nodes, summaries, tables)
         state = scene.train(
             self, checkpoint, {"nodes": _contents(summaries), "tables": tables.digests()}
         )
         _write(self, scene, state, tables, out)
         checkpoint.unlink(missing_ok=True)
 
-    def _new(self, post: Post) -> "tuple[list[Description], Summaries]":
+    def _new(self, messenger: Messenger) -> "tuple[list[Description], Summaries]":
         """Let all nodes say what their tables are like."""
         assert self.federation.nodes is not None
-        nodes = describe_nodes(post, self.federation.nodes, self.federation.wait)
+        nodes = describe_nodes(messenger, self.federation.nodes, self.federation.wait)
         return nodes, {node.name: _summary(node) for node in nodes}
 
-    def _resumed(self, post: Post, checkpoint: Path) -> "tuple[list[Description], Summaries]":
+    def _resumed(
+        self, messenger: Messenger, checkpoint: Path
+    ) -> "tuple[list[Description], Summaries]":
         """Find the nodes that the run was begun with, or at least two of them."""
         try:
             content = (read_made_with(checkpoint) or {})["nodes"]
@@ -124,7 +126,7 @@ class TableJob:
                 f"the checkpoint {checkpoint} is damaged or of another version: delete it to begin anew"
             ) from error
         enough = min(FEWEST_NODES, len(summaries))
-        nodes = describe_nodes(post, len(summaries), self.federation.wait, enough)
+        nodes = describe_nodes(messenger, len(summaries), self.federation.wait, enough)
         for node in nodes:
             if node.name not in summaries:
                 raise InputError(
@@ -216,7 +218,7 @@ class _Scene:
     def set_up(
         cls,
         job: TableJob,
-        post: Post,
+        messenger: Messenger,
         nodes: list[Description],
         summaries: Summaries,
         tables: _Tables,
@@ -230,7 +232,7 @@ class _Scene:
         objective = Objective.create(model, jnp.asarray(prepared[:2]))
         names = list(tables.rows)
         federation = FlowerFederation(
-            post,
+            messenger,
             objective,
             names,
             nodes,

@@ -27,7 +27,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Post:
+class Messenger:
     """Sends requests and collects the answers.
 
     Args:
