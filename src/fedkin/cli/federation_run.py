@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import pandas as pd
 import typer
 
-from fedkin.cli import fit, result_directory
+from fedkin.cli import fit
 from fedkin.cli.federation_options import DirectoryArgument
 from fedkin.cli.output import JsonOption, notes, print_json
 from fedkin.cli.study import ResumeOption, show_outcome
@@ -26,7 +26,9 @@ from fedkin.flower.certificates import make_private_directory, require_flower
 from fedkin.flower.internals import control
 from fedkin.flower.layout import SUPERLINK, FederationFile, Layout
 from fedkin.studies.store import Store
+from fedkin.training import result_directory
 from fedkin.training.result import load
+from fedkin.training.table_result import weights_by_node
 
 POLL_SECONDS = 1.0
 LEARNING = "learning from the nodes' tables …"
@@ -283,7 +285,7 @@ def show_fit(out: Path, json: bool) -> None:
         print_json(
             {
                 "out": str(out),
-                "weights": fit.weights_of(result),
+                "weights": weights_by_node(result),
                 "rows": rows,
                 "metrics": metrics,
                 "stopped": result.stopped,

@@ -1,6 +1,6 @@
 """Models by name, of the size that the data want."""
 
-from typing import Any
+from typing import Any, Literal
 
 from fedkin.errors import InputError
 from fedkin.models.base import LinearModel, Model, Task
@@ -19,6 +19,38 @@ TASKS: dict[str, Task | None] = {
 OWN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
 """fedkin's own classes of models: with their settings they tell all that is computed. Those of users,
 wrapped or derived from these, may compute something else tomorrow under the same name."""
+
+
+TableModel = Literal["logistic", "ridge", "mlp"]
+"""The models that take rows of a table."""
+
+
+def model_for(task: Task, model: TableModel | None) -> TableModel:
+    """Return the model for a table: the one asked for, if it suits the task, else the task's own.
+
+    Args:
+        task: What the label is.
+        model: The model asked for; None for `logistic`, or `ridge` for regression.
+    """
+    if task == "regression":
+        if model == "logistic":
+            raise InputError("the model logistic gives classes; use ridge or mlp for regression")
+        return model or "ridge"
+    if model == "ridge":
+        raise InputError(
+            "the model ridge gives numbers; use logistic or mlp, or choose the task regression"
+        )
+    return model or "logistic"
+
+
+def l2_factor(model: Model) -> float:
+    """Return the factor of ½‖θ‖² in the loss of one of fedkin's own models."""
+    if isinstance(model, CNN | Logistic | MLP | Ridge) and type(model) in OWN_MODELS:
+        return model.l2
+    raise InputError(
+        f"the nodes of a real federation train one of the models {', '.join(TASKS)}, not "
+        f"{type(model).__name__}"
+    )
 
 
 def named_model(

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError
 
-from fedkin.cli.fit import ModelName, TaskName, model_for, save, score
 from fedkin.data.preprocessing import Preprocessing, Quantity, agree, transform, transform_label
 from fedkin.data.summaries import TableSummary
-from fedkin.data.table_federation import Points, TableFederation
+from fedkin.data.table_federation import Points
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.federation.attendance import FEWEST_NODES
@@ -35,7 +34,7 @@ from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_settings import TableDescription
 from fedkin.models.base import LinearModel
-from fedkin.models.named import named_model
+from fedkin.models.named import TableModel, model_for, named_model
 from fedkin.models.objective import Objective
 from fedkin.studies.config import suggestion
 from fedkin.studies.store import versions
@@ -49,6 +48,7 @@ from fedkin.training.checkpoint import (
 from fedkin.training.fit import make_result
 from fedkin.training.method_settings import MethodName, MethodSettings
 from fedkin.training.runner import Budget, RunState, begin, run
+from fedkin.training.table_result import score_tables, write_result
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class TableJobKeys(TableDescription):
     validation: Path
     """The center's own table, the one that judges."""
     test: Path | None = None
-    model: ModelName | None = None
+    model: TableModel | None = None
     method: MethodName = "bilevel"
     seed: int = Field(0, ge=0)
     batch_size: PositiveInt = 50
@@ -224,7 +224,7 @@ class _Scene:
         tables: _Tables,
     ) -> "_Scene":
         keys = job.keys
-        name = model_for(TaskName(keys.task), keys.model)
+        name = model_for(keys.task, keys.model)
         classes = 1 if tables.classes is None else len(tables.classes)
         features, labels = tables.validation
         model = named_model(name, keys.task, classes, features.shape[1:])
@@ -310,14 +310,10 @@ def _write(job: TableJob, scene: _Scene, state: RunState, tables: _Tables, out: 
         scene.center,
         tables.validation.features.shape[1:],
     )
-    metrics = {"validation": score(result, tables.validation, tables.preprocessing)}
-    if tables.test is not None:
-        metrics["test"] = score(result, tables.test, tables.preprocessing)
+    metrics = score_tables(result, tables.validation, tables.test, tables.preprocessing)
     for warning in result.warnings:
         logger.warning("%s", warning)
-    # Of the nodes' tables nothing but the transformation is known here.
-    federation = TableFederation({}, tables.validation, tables.test, tables.preprocessing)
-    save(out, result, federation, metrics, tables.rows)
+    write_result(out, result, tables.preprocessing, metrics, tables.rows)
     logger.info("written to %s; %s", out, result.stopped)
 
 
@@ -341,7 +337,7 @@ def check_table_job(content: dict[str, Any], options: FederationOptions, path: P
         methods.check(keys.method, settings, options.nodes)
     except (TypeError, InputError) as error:
         raise InputError(f"{path}: settings: {error}") from error
-    model_for(TaskName(keys.task), keys.model)
+    model_for(keys.task, keys.model)
     places = {"validation": path.parent / keys.validation}
     if keys.test is not None:
         places["test"] = path.parent / keys.test
