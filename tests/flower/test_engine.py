@@ -1,5 +1,6 @@
 """The engine against the simulation, with messages that go through bytes but not through processes."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,7 +15,9 @@ from fedkin.flower.engine import describe_nodes
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.jobs.study import flower_engine
 from fedkin.flower.messenger import Messenger
-from fedkin.studies.cell import run_cell, set_up
+from fedkin.models.linear import Logistic
+from fedkin.models.objective import Objective
+from fedkin.studies.cell import run_cell, set_up, simulate
 from fedkin.studies.store import RunDirectory
 from fedkin.training.checkpoint import chosen_learning_rate
 from flower.fake_grid import FakeGrid
@@ -163,6 +166,31 @@ def test_only_vectors_of_model_size_and_numbers_cross(tmp_path):
         for name, value in values.items():
             assert isinstance(value, (int, float, bool, str)), name
             assert not isinstance(value, str) or len(value) < 100, name
+
+
+def test_nodes_train_with_the_l2_of_the_centers_model():
+    run = config("bilevel-cg")
+    scene = set_up(run)
+    model = replace(scene.objective.model, l2=0.5)
+    sample = np.asarray(model.prepare(jnp.asarray(scene.data.nodes[0][0][:2])))
+    objective = Objective.create(model, sample)
+    grid = FakeGrid([settings(name) for name in NAMES])
+    over_flower = engine(Messenger(grid))(run, scene.data, objective)
+    expected = product(simulate(run, scene.data, objective), start=True)
+    np.testing.assert_allclose(product(over_flower, start=True), expected, rtol=1e-5)
+    default = product(scene.federation, start=True)
+    assert np.abs(np.asarray(expected - default)).max() > 0.4  # l2 makes a difference
+
+
+def test_a_model_that_nodes_do_not_have_is_refused():
+    class Changed(Logistic):
+        pass
+
+    scene = set_up(config("bilevel-cg"))
+    objective = replace(scene.objective, model=Changed(classes=10))
+    grid = FakeGrid([settings(name) for name in NAMES])
+    with pytest.raises(InputError, match="logistic, ridge, mlp, cnn, not Changed"):
+        engine(Messenger(grid))(config("bilevel-cg"), scene.data, objective)
 
 
 def test_two_nodes_of_one_name_are_told():

@@ -22,7 +22,7 @@ JOIN = {
     "model": "logistic",
     "task": "classification",
     "classes": 10,
-    "l2": -1.0,
+    "l2": 1e-3,
     "preprocessing": "",
 }
 """A request to join that a node of digits accepts."""

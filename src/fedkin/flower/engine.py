@@ -20,6 +20,7 @@ from fedkin.flower.node import write_key
 from fedkin.flower.node_settings import DESCRIBE
 from fedkin.flower.wire import Parcel, Refusal, Value
 from fedkin.methods.tasks import TASKS
+from fedkin.models.named import l2_factor
 from fedkin.models.objective import Objective
 from fedkin.types import Key
 
@@ -56,13 +57,17 @@ class RunDescription:
     model: str
     task: str
     classes: int
-    l2: float | None = None
     preprocessing: Preprocessing | None = None
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Distinguishes this attempt at the run from earlier ones."""
 
-    def request(self, number: int) -> Parcel:
-        """Return the request to join, for the node of this number."""
+    def request(self, number: int, l2: float) -> Parcel:
+        """Return the request to join, for the node of this number.
+
+        Args:
+            number: The number of the node.
+            l2: The factor of ½‖θ‖² in the loss of the center's model.
+        """
         agreed = self.preprocessing
         return Parcel(
             {
@@ -75,7 +80,7 @@ class RunDescription:
                 "model": self.model,
                 "task": self.task,
                 "classes": self.classes,
-                "l2": -1.0 if self.l2 is None else float(self.l2),
+                "l2": float(l2),
                 "preprocessing": "" if agreed is None else agreed.model_dump_json(),
             }
         )
@@ -355,7 +360,8 @@ class FlowerFederation(AttendedFederation):
 
     def _join(self, nodes: Sequence[int], patience: float) -> dict[int, "int | Refused | None"]:
         """Ask nodes to join; return how many mini-batches each has, or None if it does not answer."""
-        requests = {node: self._run.request(node) for node in nodes}
+        l2 = l2_factor(self.objective.model)
+        requests = {node: self._run.request(node, l2) for node in nodes}
         outcomes: dict[int, int | Refused | None] = {}
         for node, reply in self._exchange(requests, patience).items():
             values = {} if reply.parcel is None else reply.parcel.values

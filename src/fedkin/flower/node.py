@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 LARGEST_MODEL = 100_000_000
 """Parameters: larger models are refused, and larger vectors before the model is known."""
 
+LARGEST_L2 = 1e6
+"""The largest factor of ½‖θ‖² in the loss that a node accepts."""
+
 JOIN_VALUES: Mapping[str, type] = {
     "run": str,
     "attempt": str,
@@ -132,7 +135,7 @@ def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
         "seed": (0, 2**62),
         "batch-size": (1, 1_000_000),
         "classes": (1, 100_000),
-        "l2": (-1.0, 1e6),
+        "l2": (0.0, LARGEST_L2),
     }
     for name, (least, largest) in ranges.items():
         if not least <= values[name] <= largest:  # pyright: ignore[reportOperatorIssue]
@@ -202,7 +205,7 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             joined["task"],
             joined["classes"],
             points.inputs.shape[1:],
-            None if joined["l2"] < 0 else joined["l2"],
+            joined["l2"],
         )
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
         objective = Objective.create(model, prepared[:2])

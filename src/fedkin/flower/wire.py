@@ -61,11 +61,6 @@ class Parcel:
     values: Mapping[str, Value] = field(default_factory=dict)
     vectors: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the arrays: what `Cost` counts."""
-        return sum(array.nbytes for array in self.vectors.values())
-
 
 def pack(kind: str, parcel: Parcel) -> RecordDict:
     """Put a parcel into records; `kind` is `request` or `answer`."""
