@@ -202,7 +202,7 @@ def test_two_nodes_of_one_name_are_told():
 def test_a_node_of_another_data_set_cannot_take_part():
     other = settings("majority-2") | {"train-size": 8}
     grid = FakeGrid([settings("minority-1"), settings("majority-1"), other])
-    with pytest.raises(InputError, match="fewer points than its owner wants"):
+    with pytest.raises(InputError, match="fewer points than its owner requires"):
         set_up(config("fedavg"), engine=partial(flower_engine, Messenger(grid), wait=0.1))
 
 
@@ -232,7 +232,7 @@ def test_a_run_that_has_lost_a_node_for_good_is_resumed_without_it(case, tmp_pat
     grid.away.add("minority-1")  # the one whose data are the steepest decides no more
     told = run_cell(run, tmp_path, engine=quick(grid))
     history, _ = outcome(tmp_path, run)
-    assert any("minority-1 is not there" in warning for warning in told["warnings"])
+    assert any("minority-1 is missing" in warning for warning in told["warnings"])
     assert history["weight minority-1"].tolist()[1:] == [0, 0]
     assert history["weight minority-1"][0] > 0
     assert history.step.tolist() == [1, 2, 3]
@@ -257,7 +257,7 @@ def test_a_run_begins_without_a_node_and_takes_it_in_when_it_comes():
     expected = product(set_up(run).federation, start=True)
     np.testing.assert_allclose(product(made, start=True), expected, rtol=1e-5)
     grid.away |= {"majority-1", "majority-2"}
-    with pytest.raises(InputError, match=r"1 of 3 nodes are there after 0\.05 s"):
+    with pytest.raises(InputError, match=r"1 of 3 nodes are ready after 0\.05 s"):
         set_up(run, engine=partial(flower_engine, messenger, wait=0.05))
 
 
@@ -337,11 +337,11 @@ def test_what_has_no_beginning_is_not_asked_to_begin(caplog):
     assert not any("cannot begin" in note for note in notes)
 
 
-def test_a_node_that_begins_anew_is_logged(caplog):
+def test_a_node_that_restarts_is_logged(caplog):
     grid = FakeGrid([settings(name) for name in NAMES])
     over_flower = federation(grid)
     product(over_flower, start=True)
     grid.contexts[101].state["series"].pop("linearization")
     with caplog.at_level("INFO"):
         product(over_flower, start=False)
-    assert "majority-1 begins anew at hessian_product" in caplog.text
+    assert "majority-1 restarts at hessian_product" in caplog.text

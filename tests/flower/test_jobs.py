@@ -137,7 +137,7 @@ def kill_after_first_step(job, nodes, tmp_path, monkeypatch):
 
 def test_a_job_on_tables_goes_on_as_if_it_had_not_been_killed(killed, tables, tmp_path):
     job, nodes = killed
-    with pytest.raises(InputError, match="go on with --resume, or delete it"):
+    with pytest.raises(InputError, match="continue with --resume, or delete it"):
         job.carry_out(Messenger(nodes), tmp_path / "result", resume=False)
     job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
     job.carry_out(Messenger(grid(tables)), tmp_path / "undisturbed", resume=False)
@@ -154,7 +154,7 @@ def test_a_job_on_tables_is_resumed_without_a_node_that_is_gone(killed, tmp_path
     nodes.away.add("c")
     with caplog.at_level("INFO"):
         job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
-    assert "c is not there: the others begin without it" in caplog.text
+    assert "c is missing: the others begin without it" in caplog.text
     weights = json.loads((tmp_path / "result" / "weights.json").read_text())
     assert weights["c"] == 0
     assert weights["a"] + weights["b"] == pytest.approx(1, abs=1e-6)
@@ -191,7 +191,7 @@ def test_a_job_on_tables_is_not_resumed_with_other_data(killed, tables, tmp_path
     refused(nodes, r"was made with other tables \(validation \w+, now \w+\)")
     (tmp_path / "own.csv").write_text(own)
     table(tables["b"], 75, 99)
-    refused(nodes, "the table of b is not the one")
+    refused(nodes, "the table of b has changed")
     others = grid({"a": tables["a"], "d": tables["c"]})
     refused(others, r"d is not among the nodes .* \(a, b, c\)")
     (checkpoint,) = tmp_path.glob("*.checkpoint.npz")
@@ -229,7 +229,7 @@ def test_slips_in_a_job_are_told_before_any_node_is_asked(tmp_path, more, told):
 def test_a_job_needs_its_nodes(tables, tmp_path):
     path = write_job(tmp_path)
     path.write_text(path.read_text().replace("nodes = 3", "nodes = 4\nwait = 0.1"))
-    with pytest.raises(InputError, match=r"3 of 4 nodes are there after 0.1 s \(a, b, c\)"):
+    with pytest.raises(InputError, match=r"3 of 4 nodes are ready after 0.1 s \(a, b, c\)"):
         load_job(path).carry_out(Messenger(grid(tables)), tmp_path / "result", resume=False)
     path.write_text(path.read_text().replace("nodes = 4", ""))
     with pytest.raises(InputError, match="how many nodes"):
@@ -240,7 +240,7 @@ def test_a_node_that_refuses_is_named(tables, tmp_path):
     refusing = grid(tables, **{"minimum-points": 62})
     path = write_job(tmp_path)
     path.write_text(path.read_text() + "wait = 0.1")
-    with pytest.raises(InputError, match=r"2 of 3 .*fewer points than its owner wants"):
+    with pytest.raises(InputError, match=r"2 of 3 .*fewer points than its owner requires"):
         load_job(path).carry_out(Messenger(refusing), tmp_path / "result", resume=False)
 
 

@@ -414,7 +414,7 @@ def _warm():
     fuzzed.ask(TASK, theta=theta())
     fuzzed.ask(SVRG, point=theta())
     yield
-    node_module._OWN.clear()
+    node_module._PREPARED.clear()
 
 
 def test_an_array_is_not_believed_before_its_size_is():

@@ -1,4 +1,4 @@
-"""What Flower runs at the center: the experiment runner, with the nodes behind Flower's Grid."""
+"""What Flower runs at the center: a job, with the nodes behind Flower's Grid."""
 
 import logging
 import sys
@@ -16,7 +16,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry out the job that the run's configuration names (docs/federation.md)."""
+    """Carry out the job that the run configuration names (docs/federation.md)."""
     config = context.run_config
     job, out = (str(config.get(name, "")) for name in ("job", "out"))
     if not job or not out:
@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _log_to_flower() -> None:
-    """Print what fedkin logs: Flower keeps what is printed, and `flwr log` shows it."""
+    """Print fedkin's log: Flower keeps what is printed, and `flwr log` shows it."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logger = logging.getLogger("fedkin")

@@ -1,4 +1,4 @@
-"""A study (`docs/studies.md`) whose nodes are real."""
+"""A study (`docs/studies.md`) on real nodes."""
 
 import logging
 import math
@@ -11,8 +11,8 @@ from fedkin.errors import FedkinError, InputError
 from fedkin.federation.attendance import FEWEST_NODES
 from fedkin.flower.engine import (
     REJOINING_PATIENCE,
-    Description,
     FlowerFederation,
+    NodeDescription,
     RunDescription,
     describe_nodes,
 )
@@ -33,7 +33,7 @@ class StudyJob:
     federation: FederationOptions
 
     def carry_out(self, messenger: Messenger, out: Path, *, resume: bool) -> None:
-        """Do all runs of the study that are not finished yet."""
+        """Do all runs of the study that are not finished."""
         outcome = carry_out(
             self.study,
             out,
@@ -50,9 +50,9 @@ class StudyJob:
 
 
 def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
-    """Let Bi-level solve with conjugate gradients where the study does not say how.
+    """Choose conjugate gradients for the bilevel method if the study names no solver.
 
-    A synchronization takes seconds here, and they need fewer than the paper's solver.
+    They need fewer synchronizations than the paper's solver, and each takes seconds here.
     """
     settings = content.get("settings", {})
     methods = content.get("method", ["bilevel"])
@@ -71,9 +71,9 @@ def flower_engine(
     *,
     wait: float,
 ) -> FlowerFederation:
-    """Let the nodes that are called as the study calls them do a run.
+    """Return the federation of a run: the nodes that have the names of the study's nodes.
 
-    Those that are not there when the waiting is over are taken in when they come; two have to be there.
+    At least two must be connected when `wait` seconds are over; the others join when they connect.
     """
     enough = min(FEWEST_NODES, len(data.names))
     nodes = describe_nodes(messenger, len(data.names), wait, enough)
@@ -92,13 +92,13 @@ def flower_engine(
             task="classification",
             classes=len(data.classes),
         ),
-        # A node that is not there cannot be asked; the center knows how many points it draws.
+        # A missing node cannot be asked, but the center knows how many points it draws.
         batches=max(math.ceil(len(labels) / config.batch_size) for _, labels in data.nodes),
     )
 
 
 class _Engine:
-    """Lets the nodes do one run after the other; later ones do not wait long for who is gone."""
+    """Makes the federations of a study's runs; later runs do not wait long for missing nodes."""
 
     def __init__(self, messenger: Messenger, wait: float) -> None:
         self._messenger, self._wait = messenger, wait
@@ -112,26 +112,26 @@ class _Engine:
         return made
 
 
-def _check_names(nodes: list[Description], names: tuple[str, ...]) -> None:
-    """Tell misnamed nodes from missing ones."""
+def _check_names(nodes: list[NodeDescription], names: tuple[str, ...]) -> None:
+    """Refuse nodes whose names the study does not have, if any of its own are missing."""
     there = [node.name for node in nodes]
     missing = [name for name in names if name not in there]
     if missing and not set(there) <= set(names):
         raise InputError(
             f"the study has nodes called {', '.join(names)}, but {', '.join(missing)} is not among "
-            f"those that are there ({', '.join(there)}): name them so in their settings"
+            f"the connected nodes ({', '.join(there)}): change the names in the nodes' settings"
         )
 
 
 class LogDisplay:
-    """Shows how a study goes on, a line at a time, for logs."""
+    """Writes the progress of a study to the log, line by line."""
 
     def begin(self, phase: str, total: int, finished: int) -> None:
-        """Show the beginning of a phase."""
+        """Log the beginning of a phase."""
         logger.info("%s: %d runs, %d of them finished already", phase, total, finished)
 
     def report(self, report: Report) -> None:
-        """Show a step of a run."""
+        """Log a step of a run."""
         accuracy = "" if report.test_accuracy is None else f", test {report.test_accuracy:.4f}"
         logger.info(
             "%s: step %d, %d synchronizations, validation %.4f%s",
@@ -143,7 +143,7 @@ class LogDisplay:
         )
 
     def done(self, run: str, error: str | None) -> None:
-        """Show the end of a run."""
+        """Log the end of a run."""
         if error is None:
             logger.info("%s: finished", run)
         else:
