@@ -185,7 +185,7 @@ def check_private_key(path: Path) -> None:
 
 
 def describe(path: Path) -> Certificate:
-    """Read whom a certificate is for, and how long it is valid."""
+    """Read which hosts a certificate is for, and how long it is valid."""
     from cryptography import x509
 
     certificate = _load_certificate(path)

@@ -174,6 +174,6 @@ class SuperNodeConnection:
 
 
 def _with_id(message: Message, number: str) -> Message:
-    """Give a message its id, which Flower sends beside it and offers no setter for."""
+    """Give a message its id, which Flower sends separately and offers no setter for."""
     message.metadata.__dict__["_message_id"] = number
     return message

@@ -99,7 +99,7 @@ def ask_until_received() -> Callable[[], bool]:
     Flower has no option for it, so its connection to the SuperLink is wrapped.
 
     Returns:
-        A function that tells whether the SuperNode has been connected.
+        A function that returns whether the SuperNode has been connected.
     """
     supernode: Any = import_module("flwr.supernode.start_client_internal")
     connect = supernode.http_request_response
