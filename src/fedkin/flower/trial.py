@@ -29,7 +29,7 @@ START_SECONDS = 120.0
 """How long a start may take; on a busy machine every process needs several seconds to load."""
 POLL_SECONDS = 0.3
 
-Report = Callable[[str], None]
+Progress = Callable[[str], None]
 """Shows a line of progress."""
 
 
@@ -44,7 +44,7 @@ class MemberStatus:
     """`running`, `silent` or `down` for the SuperLink; `online`, `offline`, … or `unknown` for a node."""
 
 
-def up(layout: Layout, report: Report) -> dict[str, int]:
+def up(layout: Layout, show: Progress) -> dict[str, int]:
     """Start the SuperLink and all nodes, and return when all of them are online.
 
     Returns:
@@ -67,7 +67,7 @@ def up(layout: Layout, report: Report) -> dict[str, int]:
         ports = _choose_ports(federation)
         layout.write_running(Running(ports=ports))
         try:
-            _start(layout, federation, ports, report)
+            _start(layout, federation, ports, show)
         except BaseException:
             processes.stop(federation.id)
             raise
@@ -149,7 +149,7 @@ def _choose_ports(federation: FederationFile) -> dict[str, int]:
 
 
 def _start(
-    layout: Layout, federation: FederationFile, ports: dict[str, int], report: Report
+    layout: Layout, federation: FederationFile, ports: dict[str, int], show: Progress
 ) -> None:
     server = Server(
         federation.superlink.listen,
@@ -159,7 +159,7 @@ def _start(
         layout.server_key,
         layout.authority,
     )
-    report(f"starting the SuperLink on port {server.port}")
+    show(f"starting the SuperLink on port {server.port}")
     superlink = _launch(layout, federation, SUPERLINK, superlink_command(server))
     started = {SUPERLINK: superlink}
     with connect(layout) as link:
@@ -167,7 +167,7 @@ def _start(
         for node in federation.node:
             public_key = certificates.public_key_path(layout.node_key(node.name))
             link.register(node.name, certificates.read_public_key(public_key))
-            report(f"starting node {node.name}")
+            show(f"starting node {node.name}")
             command = supernode_command(_node(layout, federation, node, ports))
             started[node.name] = _launch(layout, federation, node.name, command)
         names = {node.name for node in federation.node}
@@ -177,7 +177,7 @@ def _start(
             lambda: names <= {node.name for node in link.nodes() if node.status == "online"},
             "not all nodes are online",
         )
-    report(f"{len(federation.node)} nodes are online")
+    show(f"{len(federation.node)} nodes are online")
 
 
 def _launch(
