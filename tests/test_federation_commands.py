@@ -190,11 +190,14 @@ def test_commands_say_what_is_no_federation(fedkin, tmp_path, command):
         (lambda text: text + "port = 99999\n", ["node.1.port"]),
         (lambda text: text.replace("majority-1", "minority-1"), ["two nodes are called"]),
         (lambda text: text.replace('"majority-1"', '"../x"'), ["'../x'"]),
-        (lambda text: text.replace("format = 1", "format = 2"), ["format"]),
+        (lambda text: text.replace("format = 2", "format = 3"), ["format"]),
         (lambda text: text.replace('id = "', 'id = "x'), ["id"]),
         (lambda text: text.split("[[node]]")[0], ["no nodes to start", "superlink"]),
         (lambda text: text + 'label = "y"\ndata = "none.csv"\n', ["not valid TOML"]),
-        (lambda text: text.replace('data = "digits"', 'data = "none.csv"'), ["not at", "none.csv"]),
+        (
+            lambda text: text.replace('data = "digits"', 'data = "none.csv"'),
+            ["no data at", "none.csv"],
+        ),
         (lambda text: text + "minimum_pints = 4\n", ["majority-1", "minimum_pints"]),
     ],
 )
@@ -202,6 +205,21 @@ def test_up_refuses_a_wrong_file(fedkin, trial, change, parts):
     file = trial / "federation.toml"
     file.write_text(change(file.read_text()))
     refused(fedkin("up", "trial"), *parts)
+
+
+def test_a_file_of_format_1_is_read(fedkin, tables, trial):
+    """Its table `[center]` was called `[centre]`."""
+    layout = Layout(trial)
+    text = layout.file.read_text() + '\n[center]\nvalidation = "own.csv"\n'
+    layout.file.write_text(text)
+    new = layout.read()
+    old = text.replace("format = 2", "format = 1").replace("[center]", "[centre]")
+    assert old.count("centre") == 1
+    layout.file.write_text(old)
+    assert layout.read() == new
+    assert new.center == {"validation": "own.csv"}
+    layout.file.write_text(text.replace("[center]", "[centre]"))
+    refused(fedkin("up", "trial"), "unknown key centre")
 
 
 def test_up_refuses_missing_and_open_keys(fedkin, trial):
@@ -401,9 +419,9 @@ def test_a_table_of_any_ending_is_one_of_a_trial(fedkin, tables, tmp_path, endin
     assert fedkin("init", "f", *nodes, "--validation", "own.csv").status == 0
     layout = Layout(tmp_path / "f")
     node = layout.read().node[0]
-    assert node_settings(trial_module._told(layout, layout.read(), node)).is_table
+    assert node_settings(trial_module._node_configuration(layout, layout.read(), node)).is_table
     (tmp_path / f"a{ending}").unlink()
-    refused(fedkin("up", "f"), "node 'a'", "not at")
+    refused(fedkin("up", "f"), "node 'a'", "no data at")
 
 
 def test_insecure_has_to_be_asked_for(fedkin, tables, credentials, become):
@@ -500,7 +518,7 @@ def test_renew_keeps_the_names_or_takes_others(fedkin, trial):
 def test_key_is_made_once(fedkin, tmp_path):
     answer = fedkin("key", "keys/node.key", "--json")
     assert json.loads(answer.out)["public_key"] == "keys/node.key.pub"
-    refused(fedkin("key", "keys/node.key"), "never written over")
+    refused(fedkin("key", "keys/node.key"), "never overwritten")
     refused(fedkin("key"), "FILE")
     (tmp_path / "file").write_text("")
     refused(fedkin("key", "file/node.key"), "cannot make the directory")

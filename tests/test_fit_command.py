@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from fedkin.cli import app as cli
-from fedkin.cli import result_directory
 from fedkin.errors import InputError
+from fedkin.training import result_directory
 
 
 class Answer:

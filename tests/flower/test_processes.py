@@ -105,7 +105,7 @@ def test_two_commands_do_not_start_and_stop_at_once(tmp_path):
     layout = Layout(tmp_path)
     with (
         processes.locked(layout),
-        pytest.raises(InputError, match="right now"),
+        pytest.raises(InputError, match="is starting or stopping"),
         processes.locked(layout),
     ):
         pass

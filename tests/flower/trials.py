@@ -22,7 +22,7 @@ JOIN = {
     "model": "logistic",
     "task": "classification",
     "classes": 10,
-    "l2": -1.0,
+    "l2": 1e-3,
     "preprocessing": "",
 }
 """A request to join that a node of digits accepts."""
@@ -71,8 +71,8 @@ def config(case, model="logistic", steps=2, **more):
     )
 
 
-def engine(post):
-    return partial(flower_engine, post, wait=10.0)
+def engine(messenger):
+    return partial(flower_engine, messenger, wait=10.0)
 
 
 def outcome(parent, run):

@@ -312,7 +312,7 @@ def register(
             raise InputError(
                 f"there is a node '{name}' already: choose another name, or unregister it"
             )
-        node_id = link.register(name, public_key)
+        node_id = link.register(name, certificates.read_public_key(public_key))
     if json:
         print_json({"name": name, "node_id": str(node_id)})
     else:

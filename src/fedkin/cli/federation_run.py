@@ -14,18 +14,21 @@ from typing import Annotated, Any, TypeAlias
 import pandas as pd
 import typer
 
-from fedkin.cli import fit, result_directory
+from fedkin.cli import fit
 from fedkin.cli.federation_options import DirectoryArgument
 from fedkin.cli.output import JsonOption, notes, print_json
 from fedkin.cli.study import ResumeOption, show_outcome
 from fedkin.cli.study_display import StudyDisplay
 from fedkin.cli.study_watch import StudyWatch
 from fedkin.errors import InputError
-from fedkin.flower import app_directory, control, processes, trial
+from fedkin.flower import app_directory, processes, trial
 from fedkin.flower.certificates import make_private_directory, require_flower
+from fedkin.flower.internals import control
 from fedkin.flower.layout import SUPERLINK, FederationFile, Layout
 from fedkin.studies.store import Store
+from fedkin.training import result_directory
 from fedkin.training.result import load
+from fedkin.training.table_result import weights_by_node
 
 POLL_SECONDS = 1.0
 LEARNING = "learning from the nodes' tables …"
@@ -100,7 +103,7 @@ def run(
             check_fit_out(out)
             with notes.status(LEARNING) as status:
 
-                def look(state: control.RunState) -> None:
+                def look(state: control.RunStatus) -> None:
                     status.update(f"{LEARNING} {state.exchanged / 1e6:.1f} MB exchanged")
 
                 failure = follow(link, configuration, look, hear=_show_step)
@@ -221,7 +224,7 @@ def check_ready(layout: Layout, federation: FederationFile, link: control.Contro
 def follow(
     link: control.Control,
     configuration: Job,
-    look: Callable[[control.RunState], None],
+    look: Callable[[control.RunStatus], None],
     hear: Callable[[str], None] | None = None,
 ) -> str | None:
     """Start the program at the center and wait for its end.
@@ -239,7 +242,7 @@ def follow(
     if hear is not None:
         threading.Thread(target=_listen, args=(link, number, hear), daemon=True).start()
     try:
-        while not (state := link.run_state(number)).ended:
+        while not (state := link.run_status(number)).ended:
             look(state)
             time.sleep(POLL_SECONDS)
     except BaseException:
@@ -282,7 +285,7 @@ def show_fit(out: Path, json: bool) -> None:
         print_json(
             {
                 "out": str(out),
-                "weights": fit.weights_of(result),
+                "weights": weights_by_node(result),
                 "rows": rows,
                 "metrics": metrics,
                 "stopped": result.stopped,

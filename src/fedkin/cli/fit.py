@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
-import numpy as np
-import pandas as pd
 import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedkin.cli import result_directory
 from fedkin.cli.fit_tables import TableRequest, gather
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.cli.table_options import (
@@ -21,15 +18,15 @@ from fedkin.cli.table_options import (
     table_format,
 )
 from fedkin.data import lists
-from fedkin.data.preprocessing import Preprocessing, Quantity
-from fedkin.data.table_federation import Points, TableFederation, federate
+from fedkin.data.preprocessing import Quantity
+from fedkin.data.table_federation import TableFederation, federate
 from fedkin.errors import InputError
-from fedkin.numerics.scores import classification_scores, regression_scores
+from fedkin.models.named import model_for
 from fedkin.training import fit as api
+from fedkin.training import result_directory
 from fedkin.training.result import Result
 from fedkin.training.runner import Evaluation
-
-Scores: TypeAlias = dict[str, float | int | None]
+from fedkin.training.table_result import Scores, score_tables, weights_by_node, write_result
 
 
 class TaskName(StrEnum):
@@ -170,7 +167,7 @@ def fit(
             f"'{context.args[0]}' stands alone; every node's file needs its own --node: "
             f"--node {node[0]} --node {context.args[0]} …"
         )
-    chosen_model = model_for(task, model)
+    chosen_model = model_for(task.value, None if model is None else model.value)
     result_directory.check_writable(out, force)
     request = TableRequest(
         nodes=tuple(node),
@@ -200,11 +197,9 @@ def fit(
         request.missing_codes,
     )
     result = train(federation, chosen_model, method.value, cap, seed)
-    metrics = {"validation": score(result, federation.validation, federation.preprocessing)}
-    if federation.test is not None:
-        metrics["test"] = score(result, federation.test, federation.preprocessing)
+    metrics = score_tables(result, federation.validation, federation.test, federation.preprocessing)
     rows = {name: table.rows for name, table in tables.nodes.items()}
-    save(out, result, federation, metrics, rows)
+    write_result(out, result, federation.preprocessing, metrics, rows)
     # What makes the report takes a moment to load, and is not needed before.
     from fedkin.cli.endings import print_path, write_report
 
@@ -213,7 +208,7 @@ def fit(
         print_json(
             {
                 "out": str(out),
-                "weights": weights_of(result),
+                "weights": weights_by_node(result),
                 "rows": rows,
                 "metrics": metrics,
                 "stopped": result.stopped,
@@ -223,17 +218,6 @@ def fit(
     else:
         print_result(result, rows, metrics, out)
         print_path(page)
-
-
-def model_for(task: TaskName, model: ModelName | None) -> str:
-    """Return the model to train: the one asked for, if it suits the task."""
-    if task is TaskName.regression:
-        if model is ModelName.logistic:
-            raise InputError("the model logistic gives classes; use ridge or mlp for regression")
-        return (model or ModelName.ridge).value
-    if model is ModelName.ridge:
-        raise InputError("the model ridge gives numbers; use logistic or mlp, or --task regression")
-    return (model or ModelName.logistic).value
 
 
 def train(
@@ -265,51 +249,11 @@ def train(
     return result
 
 
-def score(result: Result, points: Points, preprocessing: Preprocessing) -> Scores:
-    """Measure the model on a table; errors of a regression are in the label's own unit."""
-    label = preprocessing.label
-    if isinstance(label, Quantity):
-        predicted = np.asarray(result.predict(points.features), dtype=np.float64)
-        return regression_scores(label.restore(points.labels), label.restore(predicted))
-    probabilities = np.asarray(result.predict_proba(points.features), dtype=np.float64)
-    return classification_scores(points.labels, probabilities)
-
-
-def weights_of(result: Result) -> dict[str, float]:
-    """Return the weight of each node; none of them has one in local training."""
-    return dict(result.weights or {})
-
-
-def save(
-    out: Path,
-    result: Result,
-    federation: TableFederation,
-    metrics: Mapping[str, Scores],
-    rows: Mapping[str, int],
-) -> None:
-    """Write the result directory, whole or not at all."""
-    weights = weights_of(result)
-    table = pd.DataFrame(
-        [(name, weights.get(name), count) for name, count in rows.items()],
-        columns=["node", "weight", "rows"],
-    )
-
-    def fill(directory: Path) -> None:
-        result_directory.write_json(directory / result_directory.WEIGHTS, weights)
-        table.to_csv(directory / result_directory.WEIGHTS_TABLE, index=False)
-        result_directory.write_json(directory / result_directory.METRICS, metrics)
-        federation.preprocessing.save(directory / result_directory.PREPROCESSING)
-        result.history.to_csv(directory / result_directory.HISTORY, index=False)
-        result.save(directory / result_directory.MODEL)
-
-    result_directory.write_directory(out, fill)
-
-
 def print_result(
     result: Result, rows: Mapping[str, int], metrics: Mapping[str, Scores], out: Path
 ) -> None:
     """Show the weights as bars and the scores below."""
-    weights = weights_of(result)
+    weights = weights_by_node(result)
     if weights:
         results.print(_weights_chart(weights, rows))
     else:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import typer
 
-from fedkin.cli import result_directory
 from fedkin.cli.output import JsonOption, notes, print_json
 from fedkin.cli.table_options import (
     ColumnsOption,
@@ -21,6 +20,7 @@ from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknow
 from fedkin.data.tables import read_table
 from fedkin.data.wording import listing
 from fedkin.errors import InputError
+from fedkin.training import result_directory
 from fedkin.training.result import load
 
 

@@ -1,7 +1,7 @@
 """What a node may be asked: every task, its vectors, its numbers with their ranges, its options.
 
-A node looks a request up here before it computes anything. What is not in this table is refused, and
-so is a task that the node's owner has not allowed.
+A node checks every request against this table before it computes anything. It refuses what is not in the
+table, and tasks that its owner has not allowed.
 """
 
 import math
@@ -15,11 +15,11 @@ import numpy as np
 from fedkin.flower.wire import Parcel, Refusal, RefusedError, Value
 
 MOST_STEPS = 10_000
-"""Local steps, or iterations, that one request may ask for."""
+"""The largest number of local steps, or of iterations, in one request."""
 
 NUMBER = "number."
 OPTION = "option."
-"""How the names of a task's numbers and options begin in a request."""
+"""The prefixes of the names of a task's numbers and options in a request."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class Form:
     """The form of a task's request."""
 
     vectors: tuple[str, ...] = ()
-    """Vectors of model size."""
+    """Vectors as long as the model has parameters."""
     begin_vectors: tuple[str, ...] = ()
-    """More of them, where a series begins."""
+    """Further vectors, at the beginning of a series."""
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Numbers, with the least and the largest value allowed."""
+    """Numbers, with the smallest and the largest value allowed."""
     options: Mapping[str, tuple[int, int] | tuple[str, ...]] = field(default_factory=dict)
-    """Whole numbers with their range, or texts with all that are allowed."""
+    """Whole numbers with their range, or texts with all allowed values."""
     begins: bool = False
-    """Whether the task may be asked to begin a series."""
+    """Whether the task can begin a series."""
 
 
 _STEPS = (1, MOST_STEPS)
@@ -62,12 +62,12 @@ FORMS: Mapping[str, Form] = {
     "loss": Form(("theta",)),
     "smoothness": Form(),
 }
-"""Every task that a node can be asked for over the wire."""
+"""Every task that a node can be asked to do."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """A request that makes sense."""
+class CheckedRequest:
+    """A request for a task that is valid and allowed."""
 
     task: str
     message: dict[str, np.ndarray]
@@ -77,11 +77,11 @@ class Request:
 
 def check_task(
     values: Mapping[str, Value], parcel: Parcel, size: int, allowed: Collection[str]
-) -> Request:
+) -> CheckedRequest:
     """Check a request for a task.
 
     Args:
-        values: The request's values that are the task's own: `task`, `begin`, `number.…`, `option.…`.
+        values: The values of the request that belong to the task: `task`, `begin`, `number.…`, `option.…`.
         parcel: The request, for its vectors.
         size: The number d of the model's parameters.
         allowed: The tasks that the node's owner allows.
@@ -109,7 +109,7 @@ def check_task(
     for name, (least, largest) in form.numbers.items():
         message[name] = _number(name, numbers[name], least, largest)
     checked = {name: _option(name, options[name], allow) for name, allow in form.options.items()}
-    return Request(task, message, checked, begin)
+    return CheckedRequest(task, message, checked, begin)
 
 
 def _with_prefix(values: Mapping[str, Value], prefix: str) -> dict[str, Value]:
@@ -132,7 +132,7 @@ def _vector(name: str, array: np.ndarray, size: int) -> np.ndarray:
             f"{jnp.result_type(float)}",
         )
     if not np.isfinite(array).all():
-        raise RefusedError(Refusal.INVALID, f"{name} holds numbers that are not finite")
+        raise RefusedError(Refusal.INVALID, f"{name} has numbers that are not finite")
     return array
 
 

@@ -1,8 +1,8 @@
-"""One node: it takes a request, checks it, computes on its own data, and answers.
+"""One node: it checks a request, computes on its own data, and answers.
 
-`answer` never raises: whatever a message holds, the node answers it, with an error if need be. What an
-error tells the center is what was wrong with the request; what is wrong with the node's own data is told
-to the node's log only, since such a message may quote a cell.
+`answer` never raises: whatever a message contains, the node answers it, if necessary with an error. An
+error tells the center what is wrong with the request. What is wrong with the node's own data only goes
+to the node's log, because such a message may quote a cell.
 """
 
 import contextlib
@@ -35,7 +35,10 @@ from fedkin.models.objective import Objective
 logger = logging.getLogger(__name__)
 
 LARGEST_MODEL = 100_000_000
-"""Parameters: larger models are refused, and larger vectors before the model is known."""
+"""The largest number of parameters; before the model is known, also the largest length of a vector."""
+
+LARGEST_L2 = 1e6
+"""The largest factor of ½‖θ‖² in the loss that a node accepts."""
 
 JOIN_VALUES: Mapping[str, type] = {
     "run": str,
@@ -49,33 +52,33 @@ JOIN_VALUES: Mapping[str, type] = {
     "l2": float,
     "preprocessing": str,
 }
-"""What a request to join a run holds, besides its kind."""
+"""The values of a request to join a run, in addition to its kind."""
 
 
 def answer(message: Message, context: Context) -> Message:
-    """Answer a message, whatever it holds."""
+    """Answer a message, whatever it contains."""
     try:
-        parcel = _answer(message, context)
+        parcel = _handle(message, context)
         return Message(wire.pack("answer", parcel), reply_to=message)
     except RefusedError as error:
         logger.warning("refused a request: %s", error)
         return Message(Error(int(error.refusal), str(error)), reply_to=message)
     except FedkinError as error:
         logger.error("this node's data or settings cannot be used: %s", error)
-        reason = "the node's own data or settings cannot be used; its owner's log says why"
+        reason = "the node's own data or settings cannot be used; see its owner's log"
         return Message(Error(int(Refusal.DATA), reason), reply_to=message)
     except Exception as error:
-        logger.exception("a request has failed")
-        reason = f"the node failed with {type(error).__name__}; its owner's log says where"
+        logger.exception("a request failed")
+        reason = f"the node failed with {type(error).__name__}; see its owner's log"
         return Message(Error(int(Refusal.INTERNAL), reason), reply_to=message)
 
 
-def _answer(message: Message, context: Context) -> Parcel:
+def _handle(message: Message, context: Context) -> Parcel:
     settings = node_settings(context.node_config)
     if not message.has_content():
         raise RefusedError(Refusal.INVALID, "the message has no content")
     if settings.state is not None:
-        with contextlib.suppress(InputError):  # without it nothing is kept, which is said elsewhere
+        with contextlib.suppress(InputError):  # then nothing is kept, which is reported elsewhere
             make_private_directory(settings.state)
         keep_compiled_code(settings.state / "compiled")
     request = wire.unpack("request", message.content, LARGEST_MODEL)
@@ -91,26 +94,26 @@ def _answer(message: Message, context: Context) -> Parcel:
 
 
 def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
-    """Say who the node is, and for a table what its columns are like."""
+    """Return the node's name, and the summary of its table or the shape of its images."""
     if values:
         raise RefusedError(Refusal.INVALID, f"{DESCRIBE} has no {min(values)[:50]!r}")
     if DESCRIBE not in settings.allow:
         raise RefusedError(Refusal.FORBIDDEN, f"the owner of this node does not allow {DESCRIBE}")
     if settings.is_table:
         summary = settings.summarize(node_data.read_own_table(settings))
-        _check_enough(settings, summary.rows)
+        _check_points(settings, summary.rows)
         return Parcel({"name": settings.name, "summary": summary.model_dump_json(), "shape": ""})
     points = node_data.own_images(settings)
-    _check_enough(settings, len(points.labels))
+    _check_points(settings, len(points.labels))
     shape = ",".join(str(length) for length in points.inputs.shape[1:])
     return Parcel({"name": settings.name, "summary": "", "shape": shape})
 
 
 def _join(settings: NodeSettings, values: dict[str, Value], context: Context) -> Parcel:
-    """Take part in a run: learn which model it is about and which number this node has in it."""
-    wanted = _checked_join(values)
-    own = _own_federation(settings, wanted)
-    NodeMemory(context.state).join(wanted)
+    """Take part in a run, with the model and the number that the request gives to this node."""
+    request = _checked_join(values)
+    own = _own_federation(settings, request)
+    NodeMemory(context.state).join(request)
     return Parcel(
         {
             "name": settings.name,
@@ -132,7 +135,7 @@ def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
         "seed": (0, 2**62),
         "batch-size": (1, 1_000_000),
         "classes": (1, 100_000),
-        "l2": (-1.0, 1e6),
+        "l2": (0.0, LARGEST_L2),
     }
     for name, (least, largest) in ranges.items():
         if not least <= values[name] <= largest:  # pyright: ignore[reportOperatorIssue]
@@ -145,13 +148,13 @@ def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
 def _do_task(
     settings: NodeSettings, values: dict[str, Value], request: Parcel, context: Context
 ) -> Parcel:
-    """Do one task of `nodes.tasks` on the node's own data."""
+    """Do one task on the node's own data."""
     header = {name: values.pop(name, None) for name in ("attempt", "series", "step", "key")}
     memory = NodeMemory(context.state)
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
-    series, step = (_whole(name, header[name]) for name in ("series", "step"))
+    series, step = (_natural_number(name, header[name]) for name in ("series", "step"))
     own = _own_federation(settings, joined)
     asked = check_task(values, request, own.objective.size, settings.allow)
     names = TASKS[asked.task].slots
@@ -161,12 +164,12 @@ def _do_task(
     if not slots and not asked.begin and (kept := snapshots.load(step, own.objective)):
         slots, stamps = kept
     if not asked.begin and any(stamps.get(name) != series for name in names):
-        raise RefusedError(Refusal.NOT_BEGUN, f"this node has missed the beginning of {asked.task}")
+        raise RefusedError(Refusal.NOT_BEGUN, f"this node missed the beginning of {asked.task}")
     own.import_state({name: slots[name] for name in names if name in slots and not asked.begin})
     replies, cost = own.call(
         asked.task,
         asked.message,  # pyright: ignore[reportArgumentType]
-        key=_key(header["key"]),
+        key=_read_key(header["key"]),
         start=asked.begin,
         **asked.options,
     )
@@ -183,26 +186,26 @@ def _do_task(
     )
 
 
-_OWN: dict[str, SimulatedFederation] = {}
-"""The node's prepared data, for the many requests of a run that one process answers."""
+_PREPARED: dict[str, SimulatedFederation] = {}
+"""The node's prepared data, kept for the many requests of a run that one process answers."""
 
 MOST_RUNS = 4
-"""Runs whose prepared data a process holds at a time."""
+"""The number of runs whose prepared data a process keeps at a time."""
 
 
 def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> SimulatedFederation:
-    """Return this node as a federation of one, with the number that it has among all nodes."""
+    """Return this node as a federation of one, with its number among all nodes."""
     known = json.dumps([settings.model_dump(mode="json"), joined], sort_keys=True)
-    if known not in _OWN:
+    if known not in _PREPARED:
         points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
-        _check_enough(settings, len(points.labels))
+        _check_points(settings, len(points.labels))
         _check_batches(settings, len(points.labels), joined["batch-size"])
         model = named_model(
             joined["model"],
             joined["task"],
             joined["classes"],
             points.inputs.shape[1:],
-            None if joined["l2"] < 0 else joined["l2"],
+            joined["l2"],
         )
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
         objective = Objective.create(model, prepared[:2])
@@ -210,9 +213,9 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             raise RefusedError(
                 Refusal.INVALID, f"a model of {objective.size} parameters: at most {LARGEST_MODEL}"
             )
-        while len(_OWN) >= MOST_RUNS:
-            del _OWN[next(iter(_OWN))]
-        _OWN[known] = SimulatedFederation(
+        while len(_PREPARED) >= MOST_RUNS:
+            del _PREPARED[next(iter(_PREPARED))]
+        _PREPARED[known] = SimulatedFederation(
             objective,
             [(prepared, points.labels)],
             names=[settings.name],
@@ -220,7 +223,7 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             seed=joined["seed"],
             first_number=joined["number"],
         )
-    return _OWN[known]
+    return _PREPARED[known]
 
 
 def _preprocessing(text: str) -> Preprocessing | None:
@@ -232,25 +235,25 @@ def _preprocessing(text: str) -> Preprocessing | None:
         raise RefusedError(Refusal.INVALID, "preprocessing cannot be read") from None
 
 
-def _check_enough(settings: NodeSettings, points: int) -> None:
+def _check_points(settings: NodeSettings, points: int) -> None:
     if points < settings.minimum_points:
         raise RefusedError(
-            Refusal.FORBIDDEN, "this node has fewer points than its owner wants for taking part"
+            Refusal.FORBIDDEN, "this node has fewer points than its owner requires to take part"
         )
 
 
 def _check_batches(settings: NodeSettings, points: int, batch_size: int) -> None:
-    """Refuse mini-batches so small that an answer tells of single points."""
+    """Refuse mini-batches so small that an answer would reveal single points."""
     smallest = points // -(-points // batch_size)
     if smallest < min(settings.minimum_batch, points):
         raise RefusedError(
             Refusal.FORBIDDEN,
-            f"with batch-size {batch_size} this node would have mini-batches of fewer points than the "
-            f"{settings.minimum_batch} that its owner wants at least (minimum-batch): choose a larger one",
+            f"with batch-size {batch_size}, mini-batches of this node would have fewer points than the "
+            f"{settings.minimum_batch} that its owner requires (minimum-batch): choose a larger size",
         )
 
 
-def _whole(name: str, value: Value | None) -> int:
+def _natural_number(name: str, value: Value | None) -> int:
     if type(value) is not int or value < 0:
         raise RefusedError(
             Refusal.INVALID, f"{name} must be a whole number, not {str(value)[:50]!r}"
@@ -258,7 +261,7 @@ def _whole(name: str, value: Value | None) -> int:
     return value
 
 
-def _key(written: Value | None) -> jax.Array:
+def _read_key(written: Value | None) -> jax.Array:
     """Read a random key, written as hexadecimal digits."""
     try:
         data = np.frombuffer(bytes.fromhex(str(written)), ">u4").astype(np.uint32)

@@ -1,8 +1,8 @@
 """What a node remembers between messages: the run it has joined, and the slots of its state.
 
-Flower keeps it in the `Context` of the run, in the SuperNode's memory. It is gone when the SuperNode
-ends, and the run of a resumed study is a new one. Where the owner has given the node a directory, what
-one method's nodes carry from step to step (FedAvg's reference points) is kept there as well.
+Flower keeps it in the `Context` of the run, in the SuperNode's memory. It is lost when the SuperNode
+ends, and to Flower a resumed study is a new run. If the owner has given the node a directory, state that
+lasts from one outer step to the next (FedAvg's reference points) is also kept there.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from fedkin.models.objective import Objective
 logger = logging.getLogger(__name__)
 
 Slots = dict[str, Any]
-"""For each slot its content, a pytree of arrays."""
+"""The content of each slot: a pytree of arrays."""
 
 
 class NodeMemory:
@@ -37,7 +37,7 @@ class NodeMemory:
 
     @property
     def joined(self) -> dict[str, Any] | None:
-        """The request that the node joined the run with, or None."""
+        """The request with which the node joined the run; None if it has not joined."""
         record = self._records.get("joined")
         return None if record is None else json.loads(str(record["request"]))  # pyright: ignore
 
@@ -48,7 +48,7 @@ class NodeMemory:
         self._records["series"] = ConfigRecord({})
 
     def series(self, slot: str) -> int | None:
-        """The number of the series that a slot was begun in; None if it is empty."""
+        """Return the number of the series in which a slot was begun; None if it is empty."""
         record = self._records.get("series")
         return None if record is None else record.get(slot)  # pyright: ignore
 
@@ -63,7 +63,7 @@ class NodeMemory:
         return found
 
     def keep(self, slots: Slots, series: dict[str, int]) -> None:
-        """Replace these slots; `series` says which series they belong to."""
+        """Replace these slots; `series` has the series that each belongs to."""
         for slot, content in slots.items():
             leaves = jax.tree.leaves(content)
             self._records[f"slot.{slot}"] = ArrayRecord(
@@ -74,21 +74,21 @@ class NodeMemory:
 
 
 LASTING = ("inner",)
-"""The slots that a series of calls may carry from one outer step to the next."""
+"""The slots that may last from one outer step to the next."""
 
 
 PRIVATE_AND_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class Snapshots:
-    """Lasting slots on the node's own disk: after the last message, and at the end of the step before.
+    """Lasting slots on the node's disk: after the last message, and at the end of the previous step.
 
-    A run goes on from the end of an outer step. If the node has not been asked since, that is its
-    latest state; if it has, it is the one that was set aside when the next step began.
+    A run resumes from the end of an outer step. If the node has not been asked since then, that is its
+    latest state; otherwise it is the state that was set aside when the next step began.
 
     Args:
-        directory: The owner's directory for it, or None: then nothing is kept.
-        run: The run's own name; another run has other files.
+        directory: The node's directory, or None to keep nothing.
+        run: The name of the run; every run has its own files.
     """
 
     def __init__(self, directory: Path | None, run: str) -> None:
@@ -96,7 +96,7 @@ class Snapshots:
         self._name = hashlib.sha256(run.encode()).hexdigest()[:16]
 
     def save(self, slots: Slots, series: int, step: int) -> None:
-        """Write the lasting ones among the slots that a message of this step has left."""
+        """Write the lasting slots after a message of this step."""
         arrays = {
             f"{slot}/{place}": np.asarray(leaf)
             for slot in LASTING
@@ -112,17 +112,17 @@ class Snapshots:
             partial.unlink(missing_ok=True)
             with os.fdopen(os.open(partial, PRIVATE_AND_NEW, 0o600), "wb") as file:
                 np.savez(file, step=np.int64(step), series=np.int64(series), **arrays)  # pyright: ignore
-            # What the file says decides: a node that was started again remembers no step.
+            # The file knows the step; a node that was started again does not remember it.
             stored = _stored_step(latest)
             if stored is not None and 0 <= stored < step:
                 latest.replace(aside)
             partial.replace(latest)
         except (InputError, OSError) as error:
-            # A run that cannot be resumed to the bit is better than none.
+            # A run that cannot be resumed exactly is better than none.
             logger.warning("cannot keep the node's state in %s: %s", self._directory, error)
 
     def load(self, step: int, objective: Objective) -> tuple[Slots, dict[str, int]] | None:
-        """Return the slots as they were before a step, with the series of each; None if unknown."""
+        """Return the slots as they were before a step, and the series of each; None if unknown."""
         for path in () if self._directory is None else self._places(self._directory):
             try:
                 with np.load(path, allow_pickle=False) as archive:
@@ -149,7 +149,7 @@ class Snapshots:
 
 
 def _stored_step(path: Path) -> int | None:
-    """Return the outer step that a file is of; None if there is none that can be read."""
+    """Return the outer step in which a file was written; None if it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return int(archive["step"])
@@ -158,6 +158,6 @@ def _stored_step(path: Path) -> int | None:
 
 
 def _arranged(slot: str, leaves: list[np.ndarray], objective: Objective) -> Any:
-    """Arrange leaves as the slot's content is, with the axis of nodes that a simulation has."""
+    """Arrange leaves as in the slot's content, with the axis of nodes that a simulation has."""
     structure = jax.tree.structure(empty_slot(slot, objective))
     return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])

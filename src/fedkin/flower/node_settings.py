@@ -1,7 +1,7 @@
-"""What the owner of a node has decided: which data, under which name, and what may be asked of them.
+"""The settings of a node, chosen by its owner: its name, its data, and what it answers.
 
-The owner gives the settings to the SuperNode (`--node-config`), either one by one or as the path of a
-TOML file (`settings="/etc/fedkin/node.toml"`). No message can change them.
+The owner gives them to the SuperNode (`--node-config`), one by one or as the path of a TOML file
+(`settings="/etc/fedkin/node.toml"`). No message can change them.
 """
 
 import tomllib
@@ -29,7 +29,7 @@ def _dashed(name: str) -> str:
 
 
 class TableDescription(BaseModel):
-    """How a table is written and what its label is, as in `fedkin fit`; in files with dashes."""
+    """The format of a table and its label, as in `fedkin fit`; in files, names have dashes."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=_dashed, populate_by_name=True
@@ -61,7 +61,7 @@ class TableDescription(BaseModel):
         return lists.separator(value) if isinstance(value, str) else value
 
     def read(self, path: str | Path, owner: str) -> Table:
-        """Read a table, its label prepared; rows without a label are left out."""
+        """Read a table and prepare its label; rows without a label are left out."""
         assert self.label is not None
         table_format = TableFormat(self.separator, self.header, self.columns, self.drop)
         table = read_table(path, owner, table_format).with_missing_codes(self.missing)
@@ -69,31 +69,31 @@ class TableDescription(BaseModel):
         return table if self.positive is None else binary_label(table, self.label, self.positive)
 
     def summarize(self, table: Table) -> TableSummary:
-        """Return what is said of a table: counts, means, categories, never a row."""
+        """Return the summary of a table: counts, means, categories, but no row."""
         assert self.label is not None
         return summarize(table, self.label, self.task, self.categorical)
 
 
 class NodeSettings(TableDescription):
-    """The settings of a node; in files and in `--node-config` written with dashes."""
+    """The settings of a node; in files and in `--node-config`, names have dashes."""
 
     name: str = Field(min_length=1, max_length=100)
-    """What the node is called in results and messages."""
+    """The name of the node in results and messages."""
     data: str
-    """A CSV or Parquet file; or `digits` and so on: images of a trial federation."""
+    """A CSV or Parquet file; or the name of a set of images, such as `digits`, for a trial."""
     minimum_points: PositiveInt = 10
-    """The node takes part only if it has at least so many points."""
+    """The node takes part only if it has at least this many points."""
     minimum_batch: PositiveInt = 5
-    """It takes part only where a mini-batch has at least so many points, or all that it has: what it
-    answers to a study of smaller ones is about single points."""
+    """The node takes part only if every mini-batch has at least this many points, or all of its points:
+    answers computed on smaller ones would reveal single points."""
     allow: tuple[str, ...] = (DESCRIBE, *FORMS)
     """The requests that the node answers, separated by commas."""
     state: Path | None = None
-    """A directory of the node's own, for compiled code and for what a resumed run needs."""
+    """A directory for compiled code and for what a resumed run needs."""
 
-    # Of a trial federation of images; as in a study
+    # For a trial with images, as in a study
     member: str | None = None
-    """Which node of the federation this is, such as `minority-1`; by default the node's name."""
+    """Which node of the study this is, such as `minority-1`; by default, the node's name."""
     setting: int = Field(1, ge=1, le=4)
     target: Target = "minority"
     seed: int = Field(0, ge=0)
@@ -116,7 +116,7 @@ class NodeSettings(TableDescription):
 
     @property
     def is_table(self) -> bool:
-        """Whether the data are a table and not images: whatever its file's ending, it has a label."""
+        """Whether the data are a table and not images."""
         return self.label is not None or not has_paper_setting(self.data)
 
 

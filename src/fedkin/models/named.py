@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fedkin.errors import InputError
 from fedkin.models.base import LinearModel, Model, Task, as_model
@@ -14,6 +14,9 @@ from fedkin.registry import Registry
 OWN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
 """fedkin's own classes of models: with their settings they say all that is computed. Those of users,
 wrapped or derived from these, may compute something else tomorrow under the same name."""
+
+TableModel = Literal["logistic", "ridge", "mlp"]
+"""The models that take rows of a table."""
 
 ModelFactory = Callable[[int, tuple[int, ...]], Any]
 """Takes the number of classes (1 for regression) and the shape of a point; returns a fedkin model, or any
@@ -51,6 +54,34 @@ def known_task(name: str) -> Task | None:
     """Return the task that a named model is for; None if it can do both, or nobody knows."""
     model = MODELS.get(name)
     return model.task if isinstance(model, _OwnModel) else None
+
+
+def model_for(task: Task, model: TableModel | None) -> TableModel:
+    """Return the model for a table: the one asked for, if it suits the task, else the task's own.
+
+    Args:
+        task: What the label is.
+        model: The model asked for; None for `logistic`, or `ridge` for regression.
+
+    >>> model_for("regression", None)
+    'ridge'
+    """
+    if task == "regression":
+        if model == "logistic":
+            raise InputError("the model logistic gives classes; use ridge or mlp for regression")
+        return model or "ridge"
+    if model == "ridge":
+        raise InputError(
+            "the model ridge gives numbers; use logistic or mlp, or choose the task regression"
+        )
+    return model or "logistic"
+
+
+def l2_factor(model: Model) -> float | None:
+    """Return the factor of ½‖θ‖² in the loss of one of fedkin's own models; None for any other."""
+    if isinstance(model, CNN | Logistic | MLP | Ridge) and type(model) in OWN_MODELS:
+        return model.l2
+    return None
 
 
 def named_model(

@@ -11,7 +11,7 @@ from fedkin.studies.config import check_study
 
 
 def load_job(path: Path) -> StudyJob | TableJob:
-    """Read a job: tables where it names the center's own (`validation`), else a study."""
+    """Read a job: on tables if it names the center's own (`validation`), otherwise a study."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A study (`docs/studies.md`) whose nodes are real."""
+"""A study (`docs/studies.md`) on real nodes."""
 
 import logging
 import math
@@ -10,14 +10,14 @@ from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.attendance import FEWEST_NODES
 from fedkin.flower.engine import (
-    SEEKING_PATIENCE,
-    Description,
+    REJOINING_PATIENCE,
     FlowerFederation,
+    NodeDescription,
     RunDescription,
     describe_nodes,
 )
 from fedkin.flower.jobs.options import FederationOptions
-from fedkin.flower.post import Post
+from fedkin.flower.messenger import Messenger
 from fedkin.models.objective import Objective
 from fedkin.studies.config import RunConfig, StudyConfig
 from fedkin.studies.study import Report, carry_out
@@ -32,15 +32,15 @@ class StudyJob:
     study: StudyConfig
     federation: FederationOptions
 
-    def carry_out(self, post: Post, out: Path, *, resume: bool) -> None:
-        """Do all runs of the study that are not finished yet."""
+    def carry_out(self, messenger: Messenger, out: Path, *, resume: bool) -> None:
+        """Do all runs of the study that are not finished."""
         outcome = carry_out(
             self.study,
             out,
             resume=resume,
             jobs=1,
             display=LogDisplay(),
-            engine=_Engine(post, self.federation.wait),
+            engine=_Engine(messenger, self.federation.wait),
         )
         if outcome.failed:
             raise FedkinError(
@@ -50,9 +50,9 @@ class StudyJob:
 
 
 def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
-    """Let Bi-level solve with conjugate gradients where the study does not say how.
+    """Choose conjugate gradients for the bilevel method if the study names no solver.
 
-    A synchronization takes seconds here, and they need fewer than the paper's solver.
+    They need fewer synchronizations than the paper's solver, and each takes seconds here.
     """
     settings = content.get("settings", {})
     methods = content.get("method", ["bilevel"])
@@ -64,18 +64,23 @@ def with_damped_solver(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def flower_engine(
-    post: Post, config: RunConfig, data: FederatedData, objective: Objective, *, wait: float
+    messenger: Messenger,
+    config: RunConfig,
+    data: FederatedData,
+    objective: Objective,
+    *,
+    wait: float,
 ) -> FlowerFederation:
-    """Let the nodes that are called as the study calls them do a run.
+    """Return the federation of a run: the nodes that have the names of the study's nodes.
 
-    Those that are not there when the waiting is over are taken in when they come; two have to be there.
+    At least two must be connected when `wait` seconds are over; the others join when they connect.
     """
     enough = min(FEWEST_NODES, len(data.names))
-    nodes = describe_nodes(post, len(data.names), wait, enough)
+    nodes = describe_nodes(messenger, len(data.names), wait, enough)
     _check_names(nodes, data.names)
     logger.info("nodes: %s", ", ".join(node.name for node in nodes))
     return FlowerFederation(
-        post,
+        messenger,
         objective,
         data.names,
         nodes,
@@ -87,46 +92,46 @@ def flower_engine(
             task="classification",
             classes=len(data.classes),
         ),
-        # A node that is not there cannot be asked; the center knows how many points it draws.
+        # A missing node cannot be asked, but the center knows how many points it draws.
         batches=max(math.ceil(len(labels) / config.batch_size) for _, labels in data.nodes),
     )
 
 
 class _Engine:
-    """Lets the nodes do one run after the other; later ones do not wait long for who is gone."""
+    """Makes the federations of a study's runs; later runs do not wait long for missing nodes."""
 
-    def __init__(self, post: Post, wait: float) -> None:
-        self._post, self._wait = post, wait
+    def __init__(self, messenger: Messenger, wait: float) -> None:
+        self._messenger, self._wait = messenger, wait
 
     def __call__(
         self, config: RunConfig, data: FederatedData, objective: Objective
     ) -> FlowerFederation:
-        made = flower_engine(self._post, config, data, objective, wait=self._wait)
+        made = flower_engine(self._messenger, config, data, objective, wait=self._wait)
         if not made.present.all():
-            self._wait = min(self._wait, SEEKING_PATIENCE)
+            self._wait = min(self._wait, REJOINING_PATIENCE)
         return made
 
 
-def _check_names(nodes: list[Description], names: tuple[str, ...]) -> None:
-    """Tell misnamed nodes from missing ones."""
+def _check_names(nodes: list[NodeDescription], names: tuple[str, ...]) -> None:
+    """Refuse nodes whose names the study does not have, if any of its own are missing."""
     there = [node.name for node in nodes]
     missing = [name for name in names if name not in there]
     if missing and not set(there) <= set(names):
         raise InputError(
             f"the study has nodes called {', '.join(names)}, but {', '.join(missing)} is not among "
-            f"those that are there ({', '.join(there)}): name them so in their settings"
+            f"the connected nodes ({', '.join(there)}): change the names in the nodes' settings"
         )
 
 
 class LogDisplay:
-    """Shows how a study goes on, a line at a time, for logs."""
+    """Writes the progress of a study to the log, line by line."""
 
     def begin(self, phase: str, total: int, finished: int) -> None:
-        """Show the beginning of a phase."""
+        """Log the beginning of a phase."""
         logger.info("%s: %d runs, %d of them finished already", phase, total, finished)
 
     def report(self, report: Report) -> None:
-        """Show a step of a run."""
+        """Log a step of a run."""
         accuracy = "" if report.test_accuracy is None else f", test {report.test_accuracy:.4f}"
         logger.info(
             "%s: step %d, %d synchronizations, validation %.4f%s",
@@ -138,7 +143,7 @@ class LogDisplay:
         )
 
     def done(self, run: str, error: str | None) -> None:
-        """Show the end of a run."""
+        """Log the end of a run."""
         if error is None:
             logger.info("%s: finished", run)
         else:

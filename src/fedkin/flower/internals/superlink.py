@@ -1,10 +1,12 @@
 """Flower's SuperLink behind a gate: a program with the options of `flower-superlink`.
 
-One port of the SuperLink serves three interfaces: nodes fetch and answer messages at `/v1/fleet/`,
-with a signature by their key; `/v1/control/` starts runs and registers nodes, and `/v1/runtime/` is for
-the SuperLink's own processes, and these two ask nobody who he is. A run is a program that the SuperLink
-executes. So whoever reaches the port could execute what he likes. The gate lets requests for anything
-but `/v1/fleet/` pass only from this machine itself.
+One port of the SuperLink serves three interfaces. At `/v1/fleet/`, nodes fetch and answer messages, and
+sign with their keys. `/v1/control/` starts runs and registers nodes, and `/v1/runtime/` is for the
+SuperLink's own processes; these two authenticate nobody. A run is a program that the SuperLink executes,
+so anybody who reached the port could execute any code. The gate only lets requests for `/v1/fleet/` pass
+from other machines.
+
+This file is run by its path and imports nothing of fedkin (see `internals/__init__.py`).
 """
 
 import ipaddress
@@ -13,19 +15,19 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-FOR_NODES = "/v1/fleet/"
-FOR_EVERYBODY = "/health"
+NODE_PATHS = "/v1/fleet/"
+HEALTH_PATH = "/health"
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-refusals = logging.getLogger("fedkin.gate")
+logger = logging.getLogger("fedkin.gate")
 
 
 class Gate:
-    """An ASGI application that refuses what is not for the asker."""
+    """An ASGI application that passes on what the client may ask for, and refuses the rest."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -36,7 +38,7 @@ class Gate:
             await self._application(scope, receive, send)
             return
         client = scope.get("client") or ("unknown",)
-        refusals.warning("refused %s from %s", scope.get("path"), client[0])
+        logger.warning("refused %s from %s", scope.get("path"), client[0])
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -50,8 +52,8 @@ class Gate:
 
 
 def may_pass(path: str, client: tuple[str, int] | None) -> bool:
-    """Tell whether a request for this path from this address is let through."""
-    if path.startswith(FOR_NODES) or path == FOR_EVERYBODY:
+    """Return whether a request for this path from this address may pass."""
+    if path.startswith(NODE_PATHS) or path == HEALTH_PATH:
         return True
     if client is None:
         return False
@@ -63,19 +65,28 @@ def may_pass(path: str, client: tuple[str, int] | None) -> bool:
     return (mapped or address).is_loopback
 
 
-def main() -> None:
-    """Run `flower-superlink` with the gate around its application."""
+def put_gate_around_application() -> None:
+    """Make Flower serve its application through the gate.
+
+    Flower has no option for it, so the function that it serves with is replaced.
+    """
     import uvicorn
-    from flwr.superlink.cli.flower_superlink import flower_superlink
 
     serve: Any = uvicorn.run
 
     def serve_behind_gate(app: Any, **options: Any) -> None:
-        # The peer's own address decides: a header must not be able to change it. The requests of nodes
-        # that ask for messages, many a minute, are not worth a line in the log each.
+        # The peer's own address decides: no header may change it. Nodes ask for messages many times per
+        # minute, which is not worth a line in the log each time.
         serve(Gate(app), **(options | {"proxy_headers": False, "access_log": False}))
 
     uvicorn.run = serve_behind_gate
+
+
+def main() -> None:
+    """Run `flower-superlink` with the gate around its application."""
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    put_gate_around_application()
     flower_superlink()
 
 

@@ -1,4 +1,4 @@
-"""The directory that `fedkin fit` leaves behind: written whole or not at all."""
+"""The directory of a result learned from tables: written completely or not at all."""
 
 import json
 import os
@@ -22,7 +22,7 @@ REPORT_FILES = "report"
 
 
 def check_writable(out: Path, force: bool) -> None:
-    """Say before a long computation, not after it, that its result could not be written."""
+    """Refuse before a long computation, not after it, if its result could not be written."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give --out the name of a directory")
     present = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
@@ -44,7 +44,7 @@ def check_writable(out: Path, force: bool) -> None:
 
 
 def write_directory(out: Path, fill: Callable[[Path], None]) -> None:
-    """Let `fill` write into a directory beside `out`, then put that in the place of `out`."""
+    """Let `fill` write into a temporary directory, then replace `out` by it."""
     out = out.absolute()
     try:
         with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
@@ -59,13 +59,13 @@ def write_directory(out: Path, fill: Callable[[Path], None]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that any reader takes: NaN is an error."""
+    """Write JSON that every reader accepts: NaN is an error."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     scratch = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         scratch.write_text(text, encoding="utf-8")
@@ -76,7 +76,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_result(directory: Path) -> None:
-    """Make sure that this is the directory of a fit."""
+    """Refuse a directory that is not a result of `fedkin fit`."""
     if not directory.is_dir():
         raise InputError(f"there is no directory {directory}; make it with fedkin fit --out")
     for name in (PREPROCESSING, MODEL):

@@ -1,4 +1,4 @@
-"""Messages to nodes and back over Flower's Grid, with an own interval of asking for replies."""
+"""Messages to nodes and back over Flower's Grid, with a shorter interval between requests for replies."""
 
 import logging
 import time
@@ -16,24 +16,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back from a node: a parcel, or why there is none."""
+    """A node's reply: a parcel, or the reason why there is none."""
 
     parcel: Parcel | None
     fault: str | None = None
     refusal: int | None = None
-    """The number of the error that the node answered with."""
+    """The code of the error that the node answered with."""
     silent: bool = False
-    """Whether the node itself has said nothing: it may, if it is asked again."""
+    """Whether the node itself has not answered; it may, if it is asked again."""
 
 
 @dataclass(frozen=True)
-class Post:
+class Messenger:
     """Sends requests and collects the answers.
 
     Args:
-        grid: Flower's side.
-        patience: Seconds to wait for an answer; a node that takes longer counts as missing.
-        interval: Seconds between two looks at what has arrived; Flower's own are three.
+        grid: Flower's connection to the nodes.
+        patience: Seconds to wait for an answer; a node that takes longer is treated as missing.
+        interval: Seconds between two requests for replies; Flower's own interval is three.
     """
 
     grid: Grid
@@ -41,22 +41,22 @@ class Post:
     interval: float = 0.1
 
     def connected(self) -> set[int]:
-        """Return the numbers that Flower gives to the nodes that are connected."""
+        """Return Flower's numbers of the connected nodes."""
         return set(self.grid.get_node_ids())
 
     def exchange(
         self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
     ) -> dict[int, Reply]:
-        """Send each node its request and wait for all answers, or until patience is at its end.
+        """Send each node its request, and wait until all have answered or the time is over.
 
         Args:
             requests: What to send, by Flower's number of the node.
             largest: The largest number of entries that a vector in an answer may have.
-            patience: Seconds, in place of the usual ones.
+            patience: Seconds to wait; by default, those of this messenger.
         """
         patience = self.patience if patience is None else patience
         replies = {node: Reply(None, "it did not answer in time", silent=True) for node in requests}
-        # A message that nobody fetches any more should not wait for a node that comes back later.
+        # A message must not wait for a node that reconnects when nobody needs its answer any more.
         messages = [
             Message(wire.pack("request", parcel), node, wire.MESSAGE_TYPE, ttl=patience + 60)
             for node, parcel in requests.items()
@@ -82,7 +82,7 @@ class Post:
 def _read(message: Message, largest: int) -> Reply:
     if message.has_error():
         code, reason = message.error.code, message.error.reason or "no reason given"
-        # Flower's own numbers are small: it answers by itself for a node that is gone.
+        # Flower answers for a node that is gone, with codes that are smaller than all of fedkin's.
         silent = code < min(Refusal)
         return Reply(None, f"it answered with an error ({reason[:300]})", code, silent)
     try:

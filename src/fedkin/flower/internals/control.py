@@ -1,4 +1,7 @@
-"""What the owner of a SuperLink tells it: which nodes may come, and what to run."""
+"""Commands to a SuperLink: which nodes may take part, and what to run.
+
+Flower is imported by the functions that need it: a command that starts must not wait for it.
+"""
 
 import hashlib
 import ssl
@@ -9,13 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedkin.errors import InputError
-from fedkin.flower.certificates import read_public_key
-from fedkin.flower.layout import Option
 
 if TYPE_CHECKING:
     from flwr.supercore.control import ControlHttpClient
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
 @dataclass(frozen=True)
@@ -25,24 +26,24 @@ class RegisteredNode:
     node_id: int
     name: str
     status: str
-    """`registered` before it first came, then `online` or `offline`."""
+    """`registered` until it first connects, then `online` or `offline`."""
     public_key: bytes
 
 
 @dataclass(frozen=True)
-class RunState:
-    """How the program of a study is doing."""
+class RunStatus:
+    """The status of a run."""
 
     ended: bool
     outcome: str
     """`completed`, `failed` or `stopped`, once it has ended."""
     details: str
     exchanged: int
-    """Bytes that have gone to nodes and come from them."""
+    """Bytes sent to nodes and received from them."""
 
 
 class Control:
-    """A connection to a SuperLink's control interface, which answers on its own machine only."""
+    """A connection to a SuperLink's control interface, which only answers its own machine."""
 
     def __init__(self, client: "ControlHttpClient", address: str) -> None:
         self._client = client
@@ -52,18 +53,18 @@ class Control:
         """List the nodes that may take part."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
-        answer = self._ask(lambda: self._client.ListNodes(ListNodesRequest()))
+        response = self._ask(lambda: self._client.ListNodes(ListNodesRequest()))
         return [
             RegisteredNode(node.node_id, node.name, node.status, bytes(node.public_key))
-            for node in answer.nodes_info
+            for node in response.nodes_info
             if node.status != "unregistered"
         ]
 
-    def register(self, name: str, public_key: Path) -> int:
-        """Let the node with this key take part; return its number."""
+    def register(self, name: str, public_key: bytes) -> int:
+        """Let the node with this key (`certificates.read_public_key`) take part; return its number."""
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
-        request = RegisterNodeRequest(public_key=read_public_key(public_key), name=name)
+        request = RegisterNodeRequest(public_key=public_key, name=name)
         return self._ask(lambda: self._client.RegisterNode(request)).node_id
 
     def unregister(self, node_id: int) -> None:
@@ -72,8 +73,15 @@ class Control:
 
         self._ask(lambda: self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id)))
 
-    def start_run(self, application: Path, configuration: Mapping[str, Option]) -> int:
-        """Start the program of a study; return its number."""
+    def start_run(
+        self, application: Path, configuration: Mapping[str, str | int | float | bool]
+    ) -> int:
+        """Start a run; return its number.
+
+        Args:
+            application: The directory of the Flower app to run.
+            configuration: The run configuration, in place of the app's own.
+        """
         from flwr.cli.build import build_fab_from_disk
         from flwr.common.serde import fab_to_proto, user_config_to_proto
         from flwr.proto.control_pb2 import StartRunRequest
@@ -84,35 +92,41 @@ class Control:
         request = StartRunRequest(
             fab=fab_to_proto(bundle), override_config=user_config_to_proto(dict(configuration))
         )
-        answer = self._ask(lambda: self._client.StartRun(request))
-        if not answer.HasField("run_id"):
-            raise InputError(f"the SuperLink at {self._address} has not started the study")
-        return answer.run_id
+        response = self._ask(lambda: self._client.StartRun(request))
+        if not response.HasField("run_id"):
+            raise InputError(
+                f"the SuperLink at {self._address} did not start the run: see its log with "
+                "fedkin federation logs"
+            )
+        return response.run_id
 
-    def run_state(self, run_id: int) -> "RunState":
-        """Tell how the program of a study is doing."""
+    def run_status(self, run_id: int) -> RunStatus:
+        """Return the status of a run."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        answer = self._ask(lambda: self._client.ListRuns(ListRunsRequest(run_id=run_id)))
-        status = answer.run_dict[run_id].status
-        exchanged = answer.run_dict[run_id].bytes_sent + answer.run_dict[run_id].bytes_recv
-        ended = status.status == "finished"
-        return RunState(ended, status.sub_status, status.details, exchanged)
+        response = self._ask(lambda: self._client.ListRuns(ListRunsRequest(run_id=run_id)))
+        run = response.run_dict[run_id]
+        return RunStatus(
+            ended=run.status.status == "finished",
+            outcome=run.status.sub_status,
+            details=run.status.details,
+            exchanged=run.bytes_sent + run.bytes_recv,
+        )
 
     def log_lines(self, run_id: int) -> Iterator[str]:
-        """Yield what the program of a study prints, until its end."""
+        """Yield the lines that a run prints, until it ends."""
         from flwr.proto.control_pb2 import StreamLogsRequest
 
-        for answer in self._client.StreamLogs(StreamLogsRequest(run_id=run_id)):
-            yield from answer.log_output.splitlines()
+        for response in self._client.StreamLogs(StreamLogsRequest(run_id=run_id)):
+            yield from response.log_output.splitlines()
 
     def stop_run(self, run_id: int) -> None:
-        """End the program of a study."""
+        """Stop a run."""
         from flwr.proto.control_pb2 import StopRunRequest
 
         self._ask(lambda: self._client.StopRun(StopRunRequest(run_id=run_id)))
 
-    def _ask(self, question: Callable[[], Answer]) -> Answer:
+    def _ask(self, question: Callable[[], Response]) -> Response:
         import httpx
 
         try:
@@ -124,23 +138,28 @@ class Control:
         except (httpx.HTTPError, ssl.SSLError, OSError) as error:
             raise InputError(
                 f"the SuperLink at {self._address} cannot be reached ({error}): is it running? "
-                "fedkin federation status tells"
+                "Check with fedkin federation status"
             ) from error
 
 
 def _reason(error: Any) -> str:
     try:
-        answer = error.response.json()
-        return " ".join(str(answer[key]) for key in ("detail", "public_details") if answer.get(key))
+        content = error.response.json()
+        return " ".join(
+            str(content[key]) for key in ("detail", "public_details") if content.get(key)
+        )
     except (ValueError, AttributeError, TypeError):
         return f"status {error.response.status_code}"
 
 
 @contextmanager
 def connect(address: str, authority: Path | None) -> Iterator[Control]:
-    """Connect to the SuperLink of this machine, whose certificate the authority must have signed.
+    """Connect to the SuperLink of this machine.
 
-    Without an authority the connection is not encrypted: for a SuperLink that was asked to be insecure.
+    Args:
+        address: `host:port`.
+        authority: The certificate of the authority that must have signed the SuperLink's. None for a
+            SuperLink that was started as insecure: the connection is then not encrypted.
     """
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
