@@ -5,21 +5,36 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import InputError
-from fedkin.federation.attendance import FEWEST_NODES, Answer, AttendedFederation
-from fedkin.flower.guard import FORMS, NUMBER, OPTION
+from fedkin.federation.attendance import (
+    FEWEST_NODES,
+    Answer,
+    Assignment,
+    AttendedFederation,
+)
+from fedkin.federation.base import Request, Revealed, WeightedSum, as_array
+from fedkin.federation.task import Slot
 from fedkin.flower.messenger import Messenger, Reply
 from fedkin.flower.node import write_key
 from fedkin.flower.node_settings import DESCRIBE
-from fedkin.flower.wire import Parcel, Refusal, Value
-from fedkin.methods.tasks import TASKS
+from fedkin.flower.wire import (
+    NUMBER,
+    NUMBERS,
+    OPTION,
+    REVEALED,
+    SERIES,
+    SUM,
+    VECTOR,
+    Parcel,
+    Refusal,
+    Value,
+)
 from fedkin.models.named import l2_factor
 from fedkin.models.objective import Objective
 from fedkin.types import Key
@@ -61,16 +76,18 @@ class RunDescription:
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Distinguishes this attempt at the run from earlier ones."""
 
-    def request(self, number: int, l2: float) -> Parcel:
+    def request(self, number: int, l2: float | None) -> Parcel:
         """Return the request to join, for the node of this number.
 
         Args:
             number: The number of the node.
-            l2: The factor of ½‖θ‖² in the loss of the center's model.
+            l2: The factor of ½‖θ‖² in the loss of the center's model; None if it is not fedkin's own.
         """
         agreed = self.preprocessing
+        penalty: dict[str, Value] = {} if l2 is None else {"l2": float(l2)}
         return Parcel(
             {
+                **penalty,
                 "kind": "join",
                 "run": self.run,
                 "attempt": self.attempt,
@@ -80,7 +97,6 @@ class RunDescription:
                 "model": self.model,
                 "task": self.task,
                 "classes": self.classes,
-                "l2": float(l2),
                 "preprocessing": "" if agreed is None else agreed.model_dump_json(),
             }
         )
@@ -165,10 +181,6 @@ class JoinRefusal:
     reason: str
 
 
-SLOTS = ("adjoint", "inner", "linearization", "target")
-"""The slots of a node's state that a series of calls begins."""
-
-
 class FlowerFederation(AttendedFederation):
     """The nodes of a run, each a process with its own data.
 
@@ -203,11 +215,6 @@ class FlowerFederation(AttendedFederation):
         self._addresses = [there.get(name) for name in names]
         self._strangers: set[int] = set()  # connected, but not nodes of this run
         self._not_joined: set[int] = set()
-        self._begun = 0  # the number of series of calls so far
-        self._series: dict[str, int] = dict.fromkeys(
-            SLOTS, 0
-        )  # the series that each slot belongs to
-        self._begin_vectors: dict[str, dict[str, np.ndarray]] = {}
         self._step = 0
         super().__init__(objective, names, batches)
         asked = [number for number, name in enumerate(names) if name in there]
@@ -223,43 +230,44 @@ class FlowerFederation(AttendedFederation):
             )
         for number in sorted(set(range(len(names))) - set(sizes)):
             self.present[number] = False
-            self._note(f"{names[number]} is missing: the others begin without it")
+            self.note(f"{names[number]} is missing: the others begin without it")
         self.batches = max([batches, *sizes.values()])
 
     def ask(
-        self,
-        nodes: Sequence[int],
-        task: str,
-        message: Mapping[str, np.ndarray],
-        *,
-        key: Key,
-        start: bool,
-        options: Mapping[str, Any],
-    ) -> list[Answer]:
+        self, assignments: Mapping[int, Mapping[str, Assignment]], key: Key
+    ) -> dict[int, Answer]:
         """Send one message to each node. See `AttendedFederation.ask`.
 
-        A node that missed the beginning of the series (it was away, or has lost its memory) says so. It
+        A node that missed the beginning of a series (it was away, or has lost its memory) says so. It
         is asked a second time, with everything that the beginning needs.
         """
-        begins = FORMS[task].begin_vectors
-        if start:
-            self._begun += 1
-            self._series |= dict.fromkeys(TASKS[task].slots, self._begun)
-            self._begin_vectors[task] = {name: message[name] for name in begins}
-        request = self._request(task, message, key, start, options)
-        replies = self._exchange(dict.fromkeys(nodes, request))
-        bytes_down = dict.fromkeys(nodes, sum(array.nbytes for array in message.values()))
-        late = [node for node in nodes if replies[node].refusal == Refusal.NOT_BEGUN]
-        if late and FORMS[task].begins and (not begins or task in self._begin_vectors):
+        parcels = {node: self._parcel(own, key) for node, own in assignments.items()}
+        bytes_down = {node: sent_bytes(parcel) for node, parcel in parcels.items()}
+        replies = self._exchange(parcels)
+        late = [node for node in assignments if replies[node].refusal == Refusal.NOT_BEGUN]
+        if late:
             names = ", ".join(self.names[node] for node in late)
-            logger.info("%s restarts at %s: it missed the beginning", names, task)
-            whole = {**message, **self._begin_vectors.get(task, {})}
-            again = self._request(task, whole, key, True, options)
-            replies |= self._exchange(dict.fromkeys(late, again))
-            for node in late:
-                bytes_down[node] += sum(array.nbytes for array in whole.values())
-        self._not_joined |= {node for node in nodes if replies[node].refusal == Refusal.NOT_JOINED}
-        return [_to_answer(replies[node], bytes_down[node]) for node in nodes]
+            logger.info("%s begins again: it missed the beginning", names)
+            again = {
+                node: self._parcel(
+                    {
+                        name: self._from_the_beginning(own)
+                        for name, own in assignments[node].items()
+                    },
+                    key,
+                )
+                for node in late
+            }
+            replies |= self._exchange(again)
+            for node, parcel in again.items():
+                bytes_down[node] += sent_bytes(parcel)
+        self._not_joined |= {
+            node for node in assignments if replies[node].refusal == Refusal.NOT_JOINED
+        }
+        return {
+            node: _to_answer(replies[node], own, bytes_down[node])
+            for node, own in assignments.items()
+        }
 
     def begin_step(self, step: int) -> None:
         """Let nodes join again that have lost their memory or are back."""
@@ -269,7 +277,7 @@ class FlowerFederation(AttendedFederation):
             self._join(forgetful, min(self._messenger.patience, REJOINING_PATIENCE))
         super().begin_step(step)
 
-    def seek(self, absent: Sequence[int]) -> list[int]:
+    def find_returned(self, absent: Sequence[int]) -> list[int]:
         """Let absent nodes that are connected again join; without keys, they have new addresses."""
         connected = self._messenger.connected()
         patience = min(self._messenger.patience, REJOINING_PATIENCE)
@@ -306,44 +314,55 @@ class FlowerFederation(AttendedFederation):
             if found.summary == summaries[self.names[node]]:
                 unchanged.append(node)
             else:
-                self._note(f"{self.names[node]} is back with another table and may not join")
+                self.note(f"{self.names[node]} is back with another table and may not join")
         return unchanged
 
-    def export_state(self) -> dict[str, Any]:
-        """Return the numbers of the series and which nodes take part; the nodes' memory stays with them."""
-        return {
-            "series": np.array([self._begun, *self._series.values()], np.int32),
-            "present": self.present.copy(),
-        }
+    def export_state(self) -> dict[str, np.ndarray]:
+        """Return the record of series and which nodes take part; the nodes' memory stays with them."""
+        return {"present": self.present.copy(), **self.series.export_arrays()}
 
-    def import_state(self, state: Mapping[str, Any]) -> None:
+    def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
         """Continue from an exported state; nodes that were dropped join at the next step, if connected."""
-        numbers = np.asarray(state["series"]).astype(int).tolist()
-        self._begun = numbers[0]
-        self._series |= zip(SLOTS, numbers[1:], strict=True)
-        np.logical_and(self.present, np.asarray(state["present"]), out=self.present)
+        self.series.import_arrays(arrays)
+        np.logical_and(self.present, np.asarray(arrays["present"]), out=self.present)
 
-    def _request(
-        self,
-        task: str,
-        message: Mapping[str, np.ndarray],
-        key: Key,
-        begin: bool,
-        options: Mapping[str, Any],
-    ) -> Parcel:
-        slots = TASKS[task].slots
+    def _from_the_beginning(self, assignment: Assignment) -> Assignment:
+        begins = {slot.name: self.series.vectors(slot) for slot in assignment.request.task.slots}
+        return replace(assignment, begins=begins)
+
+    def _parcel(self, assignments: Mapping[str, Assignment], key: Key) -> Parcel:
+        """Put the requests to one node into one message; an array that several share is sent once."""
         values: dict[str, Value] = {
-            "kind": "task",
-            "task": task,
-            "begin": begin,
+            "kind": "exchange",
             "attempt": self._run.attempt,
-            "series": self._series[slots[0]] if slots else 0,
             "step": self._step,
             "key": write_key(key),
+            "requests": ",".join(assignments),
         }
-        values |= {OPTION + name: value for name, value in options.items()}
-        values |= {NUMBER + name: float(a) for name, a in message.items() if a.ndim == 0}
-        return Parcel(values, {name: array for name, array in message.items() if array.ndim > 0})
+        vectors: dict[str, np.ndarray] = {}
+        places: dict[tuple[int, tuple[int, ...]], str] = {}
+        for name, own in assignments.items():
+            request, task = own.request, own.request.task
+            has_models = request.models is not None
+            values |= {
+                f"{name}.task": task.name,
+                f"{name}.form": _form(request),
+                f"{name}.models": ",".join(map(str, own.models)) if has_models else "",
+                f"{name}.begin": ",".join(own.begins),
+            }
+            values |= {f"{name}.{OPTION}{key}": value for key, value in request.options.items()}
+            for slot in task.slots:
+                values[f"{name}.{SERIES}{slot.name}"] = self.series.number(slot.name)
+            for number in task.numbers:
+                values[f"{name}.{NUMBER}{number}"] = float(as_array(request.message[number]))
+            begin_vectors = {key: v for begin in own.begins.values() for key, v in begin.items()}
+            sent = {key: request.message[key] for key in task.vectors} | begin_vectors
+            for label, vector in sent.items():
+                place = places.setdefault((id(vector), own.models), str(len(places)))
+                rows = np.asarray(as_array(vector))
+                vectors[place] = rows[list(own.models)] if has_models else rows
+                values[f"{name}.{VECTOR}{label}"] = place
+        return Parcel(values, vectors)
 
     def _exchange(
         self, requests: Mapping[int, Parcel], patience: float | None = None
@@ -351,7 +370,11 @@ class FlowerFederation(AttendedFederation):
         """Exchange messages, by the nodes' numbers in this run."""
         addresses = {node: self._address(node) for node in requests}
         by_address = {addresses[node]: parcel for node, parcel in requests.items()}
-        replies = self._messenger.exchange(by_address, self.objective.size, patience)
+        rows = (
+            len(v) for parcel in requests.values() for v in parcel.vectors.values() if v.ndim == 2
+        )
+        largest = self.objective.size * max(rows, default=1)
+        replies = self._messenger.exchange(by_address, largest, patience)
         return {node: replies[addresses[node]] for node in requests}
 
     def _address(self, node: int) -> int:
@@ -384,20 +407,42 @@ class FlowerFederation(AttendedFederation):
         return outcomes
 
 
-def _to_answer(reply: Reply, bytes_down: int) -> Answer:
+def _form(request: Request) -> str:
+    if isinstance(request, WeightedSum):
+        return SUM
+    return REVEALED if isinstance(request, Revealed) else NUMBERS
+
+
+def sent_bytes(parcel: Parcel) -> int:
+    """Count the bytes of a request's arrays and numbers, as the simulation does."""
+    width = jnp.dtype(jnp.result_type(float)).itemsize
+    numbers = {
+        (name.split(f".{NUMBER}")[1], value)
+        for name, value in parcel.values.items()
+        if f".{NUMBER}" in name
+    }
+    return sum(array.nbytes for array in parcel.vectors.values()) + width * len(numbers)
+
+
+def _to_answer(reply: Reply, assignments: Mapping[str, Assignment], bytes_down: int) -> Answer:
     if reply.parcel is None:
         return Answer(None, reply.fault, bytes_down=bytes_down)
     values = dict(reply.parcel.values)
     evaluations = values.pop("evaluations", None)
     if type(evaluations) is not int or not 0 <= evaluations < 2**53:
         return Answer(None, "it does not say how much it computed", bytes_down=bytes_down)
-    replies = dict(reply.parcel.vectors)
+    arrays = dict(reply.parcel.vectors)
     for name, value in values.items():
         if not name.startswith(NUMBER) or isinstance(value, (str, bool)):
-            return Answer(
-                None, f"its answer has an unknown value {name[:50]!r}", bytes_down=bytes_down
-            )
+            return Answer(None, f"its answer holds {name[:50]!r}", bytes_down=bytes_down)
         with np.errstate(over="ignore"):
-            replies[name.removeprefix(NUMBER)] = np.asarray(value, jnp.result_type(float))
-    bytes_up = sum(array.nbytes for array in replies.values())
+            arrays[name.removeprefix(NUMBER)] = np.asarray(value, jnp.result_type(float))
+    replies: dict[str, dict[str, np.ndarray]] = {name: {} for name in assignments}
+    for label, array in arrays.items():
+        name, _, part = label.partition(".")
+        if name not in assignments:
+            return Answer(None, f"its answer holds {label[:50]!r}", bytes_down=bytes_down)
+        has_models = assignments[name].request.models is not None
+        replies[name][part] = array if has_models else array[None]
+    bytes_up = sum(array.nbytes for array in arrays.values())
     return Answer(replies, None, evaluations, bytes_up, bytes_down)

@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,18 +19,19 @@ from flwr.app import Context, Error, Message
 from pydantic import ValidationError
 
 from fedkin.compilation import keep_compiled_code
+from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import FedkinError, InputError
-from fedkin.federation.simulation import SimulatedFederation
+from fedkin.federation.task import slots_of
+from fedkin.federation.work import Beginning, LocalWork
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
-from fedkin.flower.guard import check_task
-from fedkin.flower.node_memory import NodeMemory, Snapshots
+from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
+from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
 from fedkin.flower.node_settings import DESCRIBE, NodeSettings, node_settings
-from fedkin.flower.wire import Parcel, Refusal, RefusedError, Value
-from fedkin.methods.tasks import TASKS
-from fedkin.models.named import TASKS as MODELS
-from fedkin.models.named import named_model
+from fedkin.flower.wire import NUMBER, Parcel, Refusal, RefusedError, Value
+from fedkin.methods.registry import known_tasks
+from fedkin.models.named import MODELS, named_model
 from fedkin.models.objective import Objective
 
 logger = logging.getLogger(__name__)
@@ -52,7 +54,8 @@ JOIN_VALUES: Mapping[str, type] = {
     "l2": float,
     "preprocessing": str,
 }
-"""The values of a request to join a run, in addition to its kind."""
+"""The values of a request to join a run, in addition to its kind. Models that are not fedkin's own have no
+`l2`."""
 
 
 def answer(message: Message, context: Context) -> Message:
@@ -88,8 +91,8 @@ def _handle(message: Message, context: Context) -> Parcel:
         return _describe(settings, values)
     if kind == "join":
         return _join(settings, values, context)
-    if kind == "task":
-        return _do_task(settings, values, request, context)
+    if kind == "exchange":
+        return _do_exchange(settings, values, request, context)
     raise RefusedError(Refusal.INVALID, f"there is no request of the kind {str(kind)[:50]!r}")
 
 
@@ -97,7 +100,7 @@ def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
     """Return the node's name, and the summary of its table or the shape of its images."""
     if values:
         raise RefusedError(Refusal.INVALID, f"{DESCRIBE} has no {min(values)[:50]!r}")
-    if DESCRIBE not in settings.allow:
+    if DESCRIBE not in settings.allowed:
         raise RefusedError(Refusal.FORBIDDEN, f"the owner of this node does not allow {DESCRIBE}")
     if settings.is_table:
         summary = settings.summarize(node_data.read_own_table(settings))
@@ -112,22 +115,30 @@ def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
 def _join(settings: NodeSettings, values: dict[str, Value], context: Context) -> Parcel:
     """Take part in a run, with the model and the number that the request gives to this node."""
     request = _checked_join(values)
-    own = _own_federation(settings, request)
+    _check_model(settings, request)
+    own = _own_node(settings, request)
     NodeMemory(context.state).join(request)
     return Parcel(
         {
             "name": settings.name,
             "size": own.objective.size,
-            "batches": own.batches,
+            "batches": int(own.data.batches[0]),
             "points": int(own.data.points[0]),
         }
     )
 
 
+def _check_model(settings: NodeSettings, request: Mapping[str, Any]) -> None:
+    """Refuse a model that is not known here: no message can make a node import anything."""
+    if request["model"] not in (*MODELS.names(), *settings.models):
+        raise RefusedError(Refusal.INVALID, "there is no such model")
+
+
 def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
-    if set(values) != set(JOIN_VALUES):
+    if set(values) - {"l2"} != set(JOIN_VALUES) - {"l2"}:
         raise RefusedError(Refusal.INVALID, f"a request to join needs {sorted(JOIN_VALUES)}")
-    for name, kind in JOIN_VALUES.items():
+    for name in values:
+        kind = JOIN_VALUES[name]
         if type(values[name]) is not kind:
             raise RefusedError(Refusal.INVALID, f"{name} must be of type {kind.__name__}")
     ranges = {
@@ -138,63 +149,123 @@ def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
         "l2": (0.0, LARGEST_L2),
     }
     for name, (least, largest) in ranges.items():
-        if not least <= values[name] <= largest:  # pyright: ignore[reportOperatorIssue]
+        if name in values and not least <= values[name] <= largest:  # pyright: ignore
             raise RefusedError(Refusal.INVALID, f"{name} must be from {least} to {largest}")
-    if values["model"] not in MODELS or values["task"] not in ("classification", "regression"):
-        raise RefusedError(Refusal.INVALID, "there is no such model or task")
+    if values["task"] not in ("classification", "regression"):
+        raise RefusedError(Refusal.INVALID, "there is no such task")
     return dict(values)
 
 
-def _do_task(
-    settings: NodeSettings, values: dict[str, Value], request: Parcel, context: Context
+def _do_exchange(
+    settings: NodeSettings, values: dict[str, Value], parcel: Parcel, context: Context
 ) -> Parcel:
-    """Do one task on the node's own data."""
-    header = {name: values.pop(name, None) for name in ("attempt", "series", "step", "key")}
+    """Do what the requests of one exchange ask for, on the node's own data."""
+    header = {name: values.pop(name, None) for name in ("attempt", "step", "key")}
     memory = NodeMemory(context.state)
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
-    series, step = (_natural_number(name, header[name]) for name in ("series", "step"))
-    own = _own_federation(settings, joined)
-    asked = check_task(values, request, own.objective.size, settings.allow)
-    names = TASKS[asked.task].slots
-    slots = memory.slots(own.objective)
-    stamps = {name: memory.series(name) for name in slots}
+    step, key = natural_number("step", header["step"]), _read_key(header["key"])
+    own = _own_node(settings, joined)
+    requests = check_exchange(
+        values, parcel, own.objective.size, settings.allowed, reveal=settings.reveal
+    )
+    slots = slots_of(known_tasks().values())
     snapshots = Snapshots(settings.state, joined["run"])
-    if not slots and not asked.begin and (kept := snapshots.load(step, own.objective)):
-        slots, stamps = kept
-    if not asked.begin and any(stamps.get(name) != series for name in names):
-        raise RefusedError(Refusal.NOT_BEGUN, f"this node missed the beginning of {asked.task}")
-    own.import_state({name: slots[name] for name in names if name in slots and not asked.begin})
-    replies, cost = own.call(
-        asked.task,
-        asked.message,  # pyright: ignore[reportArgumentType]
-        key=_read_key(header["key"]),
-        start=asked.begin,
-        **asked.options,
-    )
-    kept_slots = own.export_state()
-    snapshots.save(kept_slots, series, step)
-    memory.keep(kept_slots, dict.fromkeys(kept_slots, series))
-    arrays = {name: np.asarray(array)[0] for name, array in replies.items()}
-    return Parcel(
-        {
-            "evaluations": cost.points,
-            **{f"number.{name}": float(a) for name, a in arrays.items() if a.ndim == 0},
-        },
-        {name: array for name, array in arrays.items() if array.ndim > 0},
-    )
+    remembered = memory.slots()
+    if not remembered.arrays:
+        remembered = snapshots.load(step) or remembered
+    try:
+        own.work.import_arrays(remembered.arrays, slots)
+    except (KeyError, ValueError) as error:
+        raise RefusedError(Refusal.NOT_BEGUN, "what this node remembers does not fit") from error
+    series = dict(remembered.series)
+    begun: set[str] = set()
+    answers: dict[str, Value] = {}
+    vectors: dict[str, np.ndarray] = {}
+    evaluations = 0
+    for request in requests:
+        replies, count = own.work.compute(
+            request.task,
+            request.options,
+            [(model, 0) for model in request.models],
+            _placed(request),
+            key,
+            _beginnings(request, series, begun),
+        )
+        evaluations += int(count.sum())
+        for name, array in replies.items():
+            label = f"{request.name}.{name}"
+            if array.ndim == 2:
+                vectors[label] = array if request.has_models else array[0]
+            elif request.has_models:
+                answers[NUMBER + label] = [float(number) for number in array]
+            else:
+                answers[NUMBER + label] = float(array[0])
+    kept = SlotMemory(own.work.export_arrays(), series)
+    snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
+    memory.keep(kept)
+    return Parcel({"evaluations": evaluations, **answers}, vectors)
 
 
-_PREPARED: dict[str, SimulatedFederation] = {}
+def _placed(request: CheckedRequest) -> dict[str, jax.Array]:
+    """Put the rows of vectors where the models' numbers say."""
+    message: dict[str, jax.Array] = {}
+    for name, array in request.message.items():
+        if array.ndim == 2:
+            rows = np.zeros((max(request.models) + 1, array.shape[1]), array.dtype)
+            rows[list(request.models)] = array
+            array = rows
+        message[name] = jnp.asarray(array)
+    return message
+
+
+def _beginnings(
+    request: CheckedRequest, series: dict[str, int], begun: set[str]
+) -> dict[str, Beginning]:
+    """Say which slots begin, and refuse a request whose series this node has missed.
+
+    Args:
+        request: The request.
+        series: The series of each slot and model; it is changed.
+        begun: What earlier requests of the same exchange have begun; it is changed.
+    """
+    message = _placed(request)
+    found: dict[str, Beginning] = {}
+    for slot in request.task.slots:
+        places = [f"{slot.name}/{model}" for model in request.models]
+        number = request.series[slot.name]
+        if slot.name in request.begins:
+            items = np.array([place not in begun for place in places], bool)
+            begun.update(places)
+            series.update(dict.fromkeys(places, number))
+            if items.any():
+                found[slot.name] = Beginning(items, {name: message[name] for name in slot.vectors})
+        elif any(series.get(place) != number for place in places):
+            raise RefusedError(
+                Refusal.NOT_BEGUN, f"this node missed the beginning of {request.task.name}"
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class _OwnNode:
+    """The node's prepared data, and what it computes with them."""
+
+    objective: Objective
+    data: NodeData
+    work: LocalWork
+
+
+_PREPARED: dict[str, _OwnNode] = {}
 """The node's prepared data, kept for the many requests of a run that one process answers."""
 
 MOST_RUNS = 4
 """The number of runs whose prepared data a process keeps at a time."""
 
 
-def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> SimulatedFederation:
-    """Return this node as a federation of one, with its number among all nodes."""
+def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
+    """Prepare this node's data for the model and the number that it has in a run."""
     known = json.dumps([settings.model_dump(mode="json"), joined], sort_keys=True)
     if known not in _PREPARED:
         points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
@@ -205,7 +276,7 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             joined["task"],
             joined["classes"],
             points.inputs.shape[1:],
-            joined["l2"],
+            joined.get("l2"),
         )
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
         objective = Objective.create(model, prepared[:2])
@@ -215,14 +286,12 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             )
         while len(_PREPARED) >= MOST_RUNS:
             del _PREPARED[next(iter(_PREPARED))]
-        _PREPARED[known] = SimulatedFederation(
-            objective,
-            [(prepared, points.labels)],
-            names=[settings.name],
-            batch_size=joined["batch-size"],
-            seed=joined["seed"],
-            first_number=joined["number"],
+        number = joined["number"]
+        data = stack_nodes(
+            [prepared], [points.labels], joined["batch-size"], joined["seed"], first_number=number
         )
+        work = LocalWork(objective, data, first_number=number)
+        _PREPARED[known] = _OwnNode(objective, data, work)
     return _PREPARED[known]
 
 
@@ -251,14 +320,6 @@ def _check_batches(settings: NodeSettings, points: int, batch_size: int) -> None
             f"with batch-size {batch_size}, mini-batches of this node would have fewer points than the "
             f"{settings.minimum_batch} that its owner requires (minimum-batch): choose a larger size",
         )
-
-
-def _natural_number(name: str, value: Value | None) -> int:
-    if type(value) is not int or value < 0:
-        raise RefusedError(
-            Refusal.INVALID, f"{name} must be a whole number, not {str(value)[:50]!r}"
-        )
-    return value
 
 
 def _read_key(written: Value | None) -> jax.Array:

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedkin.data import lists
 from fedkin.data.federated import Target
@@ -18,7 +26,9 @@ from fedkin.data.settings import has_paper_setting
 from fedkin.data.summaries import TableSummary, Task, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
-from fedkin.flower.guard import FORMS
+from fedkin.flower.guard import remote_tasks
+from fedkin.methods.registry import method_class, register
+from fedkin.registry import suggestion
 
 DESCRIBE = "describe"
 """The request that asks for a node's name and the summary of its table (`docs/tables.md`)."""
@@ -86,8 +96,16 @@ class NodeSettings(TableDescription):
     minimum_batch: PositiveInt = 5
     """The node takes part only if every mini-batch has at least this many points, or all of its points:
     answers computed on smaller ones would reveal single points."""
-    allow: tuple[str, ...] = (DESCRIBE, *FORMS)
-    """The requests that the node answers, separated by commas."""
+    allow: tuple[str, ...] | None = None
+    """The requests that the node answers, separated by commas; all that it knows if not given."""
+    reveal: bool = False
+    """Whether the center may ask for this node's own vectors, as methods that compare single nodes'
+    models do."""
+    methods: tuple[str, ...] = ()
+    """Methods of other packages that the node takes part in, as `package.module:Class`, beside those of
+    fedkin and of packages that declare entry points."""
+    models: tuple[str, ...] = ()
+    """Models of other packages that the node trains, as `package.module:factory`, likewise."""
     state: Path | None = None
     """A directory for compiled code and for what a resumed run needs."""
 
@@ -101,18 +119,30 @@ class NodeSettings(TableDescription):
     majority_nodes: int = Field(10, ge=0)
     train_size: PositiveInt | None = None
 
-    @field_validator("allow", mode="before")
+    @field_validator("allow", "methods", "models", mode="before")
     @classmethod
     def _requests(cls, value: Any) -> Any:
         return lists.name_list(value) if isinstance(value, str) else value
 
-    @field_validator("allow")
+    @field_validator("methods")
     @classmethod
-    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _register(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            if name not in (DESCRIBE, *FORMS):
-                raise ValueError(f"there is no request {name!r}; known are {', '.join(FORMS)}")
+            register(method_class(name))
         return value
+
+    @model_validator(mode="after")
+    def _known_requests(self) -> "NodeSettings":
+        known = (DESCRIBE, *remote_tasks())
+        for name in self.allow or ():
+            if name not in known:
+                raise ValueError(f"there is no request {name!r}{suggestion(name, known)}")
+        return self
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The requests that the node answers."""
+        return (DESCRIBE, *remote_tasks()) if self.allow is None else self.allow
 
     @property
     def is_table(self) -> bool:

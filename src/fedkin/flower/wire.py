@@ -1,5 +1,9 @@
 """The messages between the center and a node: records of arrays, numbers and short texts.
 
+The message of an exchange holds several requests. `requests` has their names, and what belongs to the request
+`train` is called `train.task`, `train.number.learning_rate`, and so on. An array that several requests
+share is sent once: `train.vector.point` names the array.
+
 A request is a `ConfigRecord` named `request`, with all numbers and texts, and an `ArrayRecord` named
 `vectors`. An answer is the same, with `answer` in place of `request`. An error is Flower's own `Error`,
 with one of the codes below. Arrays are sent in NumPy's format without pickling: nothing that arrives is
@@ -16,8 +20,14 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format; a message of another version is refused."""
+
+NUMBER, OPTION, VECTOR, SERIES = "number.", "option.", "vector.", "series."
+"""The prefixes of what belongs to a request: numbers, options, vectors, the series of its slots."""
+
+SUM, NUMBERS, REVEALED = FORMS = ("sum", "numbers", "revealed")
+"""What the center makes of the replies: weighted sums, single numbers, or single nodes' vectors."""
 
 MESSAGE_TYPE = "train"
 """Flower's kind of message; a node treats all kinds alike."""
@@ -25,7 +35,10 @@ MESSAGE_TYPE = "train"
 LARGEST_TEXT = 1_000_000
 """The largest number of characters of a text; no summary of a table is longer."""
 
-Value = str | int | float | bool
+MOST_NUMBERS = 10_000
+"""The largest number of entries in a list."""
+
+Value = str | int | float | bool | list[float]
 """What a request or an answer may hold in addition to vectors."""
 
 
@@ -62,6 +75,13 @@ class Parcel:
     vectors: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+def read_names(written: Value | None) -> tuple[str, ...]:
+    """Read names that are separated by commas."""
+    if not isinstance(written, str):
+        raise RefusedError(Refusal.INVALID, f"names are missing, got {str(written)[:50]!r}")
+    return tuple(written.split(",")) if written else ()
+
+
 def pack(kind: str, parcel: Parcel) -> RecordDict:
     """Put a parcel into records; `kind` is `request` or `answer`."""
     values: dict[str, Any] = {"format": FORMAT, **parcel.values}
@@ -95,7 +115,10 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
         raise RefusedError(Refusal.INVALID, f"{kind} and vectors are not records of that kind")
     values: dict[str, Value] = {}
     for name, value in record.items():
-        if not isinstance(value, (str, int, float, bool)):
+        if isinstance(value, list):
+            if len(value) > MOST_NUMBERS or not all(type(each) is float for each in value):
+                raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is not a list of numbers")
+        elif not isinstance(value, (str, int, float, bool)):
             raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is neither a number nor a text")
         if isinstance(value, str) and len(value) > LARGEST_TEXT:
             raise RefusedError(Refusal.INVALID, f"the text {name[:50]!r} is too long")
@@ -123,11 +146,11 @@ def _read_array(name: str, array: Array, largest: int) -> np.ndarray:
     except Exception:
         raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is not an array") from None
     entries = math.prod(shape)
-    if dtype.kind not in "fiub" or len(shape) > 1 or not 0 <= entries <= largest:
+    if dtype.kind not in "fiub" or len(shape) > 2 or not 0 <= entries <= largest:
         raise RefusedError(
             Refusal.INVALID,
-            f"{name[:50]!r} is an array of type {dtype} and shape {shape}: expected a number or a "
-            f"vector of at most {largest}",
+            f"{name[:50]!r} is an array of type {dtype} and shape {shape}: expected a vector, or one per "
+            f"model, of at most {largest} numbers",
         )
     if len(array.data) - file.tell() != entries * dtype.itemsize:
         raise RefusedError(Refusal.INVALID, f"the array {name[:50]!r} is cut off or too long")
