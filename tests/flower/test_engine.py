@@ -10,6 +10,7 @@ import pytest
 
 import fedkin
 from fedkin.errors import InputError
+from fedkin.events import StepDone
 from fedkin.flower.engine import describe_nodes
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.jobs.study import flower_engine
@@ -44,20 +45,26 @@ class StoppedError(Exception):
     pass
 
 
+def stop_after(step):
+    """Interrupt a run after an outer step, as a kill would."""
+
+    def stop(event):
+        if isinstance(event, StepDone) and event.step == step:
+            raise StoppedError
+
+    return stop
+
+
 @pytest.mark.parametrize("case", ["bilevel-cg", "fedavg", "ditto"])
 def test_a_run_that_is_resumed_ends_as_if_it_had_not_been_stopped(case, tmp_path):
     run = config(case, steps=3, **({"refresh_probability": 0.3} if case == "fedavg" else {}))
-
-    def stop(state):
-        if len(state.history) == 2:
-            raise StoppedError
 
     def grid(place):
         return FakeGrid([settings(name, state=str(tmp_path / place / name)) for name in NAMES])
 
     run_cell(run, tmp_path / "whole", engine=engine(Post(grid("one"))))
     with pytest.raises(StoppedError):
-        run_cell(run, tmp_path / "parts", engine=engine(Post(grid("two"))), after_step=stop)
+        run_cell(run, tmp_path / "parts", engine=engine(Post(grid("two"))), on_event=stop_after(2))
     # A resumed run is a new one to Flower: no node remembers anything but what it has on its disk.
     run_cell(run, tmp_path / "parts", engine=engine(Post(grid("two"))))
     whole, parts = (outcome(tmp_path / place, run) for place in ("whole", "parts"))
@@ -70,12 +77,9 @@ def test_a_run_that_is_resumed_ends_as_if_it_had_not_been_stopped(case, tmp_path
 def test_a_resumed_node_without_a_disk_begins_anew_and_the_run_goes_on(tmp_path):
     run = config("fedavg", steps=2)
 
-    def stop(state):
-        raise StoppedError
-
     grid = FakeGrid([settings(name) for name in NAMES])
     with pytest.raises(StoppedError):
-        run_cell(run, tmp_path, engine=engine(Post(grid)), after_step=stop)
+        run_cell(run, tmp_path, engine=engine(Post(grid)), on_event=stop_after(1))
     grid = FakeGrid([settings(name) for name in NAMES])
     assert run_cell(run, tmp_path, engine=engine(Post(grid)))["warnings"] == []
     assert outcome(tmp_path, run)[0].step.tolist() == [1, 2]
@@ -190,15 +194,12 @@ def automatic(case, **more):
 def test_a_run_that_has_lost_a_node_for_good_is_resumed_without_it(case, tmp_path):
     run = automatic(case, steps=3)
 
-    def stop(state):
-        raise StoppedError
-
     def quick(grid):
         return partial(flower_engine, Post(grid, patience=0.3, interval=0.01), wait=0.2)
 
     grid = FakeGrid([settings(name) for name in NAMES])
     with pytest.raises(StoppedError):
-        run_cell(run, tmp_path, engine=quick(grid), after_step=stop)
+        run_cell(run, tmp_path, engine=quick(grid), on_event=stop_after(1))
     begun = chosen_learning_rate(RunDirectory(tmp_path, run).checkpoint)
     grid = FakeGrid([settings(name) for name in NAMES])
     grid.away.add("minority-1")  # the one whose data are the steepest decides no more

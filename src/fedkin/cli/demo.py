@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedkin.cli.output import JsonOption, notes, print_json, results
-from fedkin.cli.study_display import StudyDisplay
+from fedkin.cli.progress import StudyDisplay
 from fedkin.data.federated import FederatedData
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images

@@ -1,9 +1,6 @@
 """`fedkin federation run`: a study on real nodes, or learning from their tables."""
 
-import contextlib
 import json as json_module
-import re
-import threading
 import time
 import tomllib
 import uuid
@@ -17,21 +14,19 @@ import typer
 from fedkin.cli import fit, result_directory
 from fedkin.cli.federation_options import DirectoryArgument
 from fedkin.cli.output import JsonOption, notes, print_json
+from fedkin.cli.progress import StudyDisplay
 from fedkin.cli.study import ResumeOption, show_outcome
-from fedkin.cli.study_display import StudyDisplay
-from fedkin.cli.study_watch import StudyWatch
 from fedkin.errors import InputError
+from fedkin.events import Event, EventReader, RunStarted, StepDone, Warned, events_beside
 from fedkin.flower import app_directory, control, processes, trial
 from fedkin.flower.certificates import make_private_directory, require_flower
 from fedkin.flower.layout import SUPERLINK, FederationFile, Layout
+from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import Store
 from fedkin.training.result import load
 
 POLL_SECONDS = 1.0
 LEARNING = "learning from the nodes' tables …"
-
-STEP = re.compile(r"(nodes: .*|resumed after .*|step \d+: .*)")
-"""What the program at the center prints of its progress (`jobs/tables.py`)."""
 
 Job: TypeAlias = dict[str, Any]
 
@@ -90,20 +85,23 @@ def run(
         if isinstance(job, StudyJob):
             check_study_out(out, resume)
             with StudyDisplay(notes) as display:
-                watch = StudyWatch(out, len(job.study.runs()), display)
-                failure = follow(link, configuration, lambda _: watch.look())
-                outcome = watch.outcome()
+                follower = StudyFollower(out, len(job.study.runs()), display)
+                failure = wait_for_run(link, configuration, lambda _: follower.poll())
+                outcome = follower.outcome()
             if failure is not None and not outcome.failed:
                 raise InputError(_with_log(failure, layout))
             show_outcome(outcome, out, json)
         else:
             check_fit_out(out)
+            events = EventReader(events_beside(out), only_new=True)
             with notes.status(LEARNING) as status:
 
-                def look(state: control.RunState) -> None:
+                def show(state: control.RunState) -> None:
                     status.update(f"{LEARNING} {state.exchanged / 1e6:.1f} MB exchanged")
+                    for event in events.new():
+                        _show_event(event)
 
-                failure = follow(link, configuration, look, hear=_show_step)
+                failure = wait_for_run(link, configuration, show)
             if failure is not None:
                 raise InputError(_with_log(failure, layout))
             show_fit(out, json)
@@ -218,33 +216,28 @@ def check_ready(layout: Layout, federation: FederationFile, link: control.Contro
         )
 
 
-def follow(
-    link: control.Control,
-    configuration: Job,
-    look: Callable[[control.RunState], None],
-    hear: Callable[[str], None] | None = None,
+def wait_for_run(
+    link: control.Control, configuration: Job, show: Callable[[control.RunState], None]
 ) -> str | None:
-    """Start the program at the center and wait for its end.
+    """Start the program at the center and wait until it ends.
 
     Args:
         link: The SuperLink.
-        configuration: What the program is told.
-        look: Called again and again while it runs.
-        hear: Called with each line that it prints.
+        configuration: The configuration of the run.
+        show: Called regularly while it runs, and once at the end.
 
     Returns:
-        Why it did not come to its end, or None.
+        Why it did not complete, or None.
     """
     number = link.start_run(app_directory(), configuration)
-    if hear is not None:
-        threading.Thread(target=_listen, args=(link, number, hear), daemon=True).start()
     try:
         while not (state := link.run_state(number)).ended:
-            look(state)
+            show(state)
             time.sleep(POLL_SECONDS)
+        show(state)
     except BaseException:
         link.stop_run(number)
-        notes.print("the study is stopped: go on with it by --resume")
+        notes.print("the run is stopped: continue it with --resume")
         raise
     if state.outcome == "completed":
         return None
@@ -252,17 +245,22 @@ def follow(
     return reason or f"the study was {state.outcome or 'lost'}"
 
 
-def _listen(link: control.Control, number: int, hear: Callable[[str], None]) -> None:
-    # It is told for information only: that it breaks off is no reason to end.
-    with contextlib.suppress(Exception):
-        for line in link.log_lines(number):
-            hear(line)
-
-
-def _show_step(line: str) -> None:
-    """Show the lines of the log that say how far training is."""
-    if match := STEP.search(line):
-        notes.print(match[0], markup=False, soft_wrap=True)
+def _show_event(event: Event) -> None:
+    """Show how far training is; how it ends is shown with the result."""
+    if isinstance(event, RunStarted):
+        line = f"nodes: {', '.join(event.nodes)}"
+        if event.resumed_after is not None:
+            line += f"; resumed after step {event.resumed_after}"
+    elif isinstance(event, StepDone):
+        line = (
+            f"step {event.step}: {event.synchronizations} synchronizations, validation loss "
+            f"{event.validation_loss:.4f}"
+        )
+    elif isinstance(event, Warned):
+        line = f"note: {event.message}"
+    else:
+        return
+    notes.print(line, markup=False, soft_wrap=True)
 
 
 def _with_log(failure: str, layout: Layout) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from fedkin.cli.output import JsonOption, notes, print_json, results
-from fedkin.cli.study_display import StudyDisplay
+from fedkin.cli.progress import StudyDisplay
 from fedkin.errors import InputError
 from fedkin.studies.config import StudyConfig, check_study, load_study
 from fedkin.studies.store import results as read_results

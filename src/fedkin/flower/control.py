@@ -99,13 +99,6 @@ class Control:
         ended = status.status == "finished"
         return RunState(ended, status.sub_status, status.details, exchanged)
 
-    def log_lines(self, run_id: int) -> Iterator[str]:
-        """Yield what the program of a study prints, until its end."""
-        from flwr.proto.control_pb2 import StreamLogsRequest
-
-        for answer in self._client.StreamLogs(StreamLogsRequest(run_id=run_id)):
-            yield from answer.log_output.splitlines()
-
     def stop_run(self, run_id: int) -> None:
         """End the program of a study."""
         from flwr.proto.control_pb2 import StopRunRequest

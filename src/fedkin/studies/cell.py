@@ -1,7 +1,6 @@
 """One run of a study, from its config to its directory; it can be killed at any moment."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +15,7 @@ from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
+from fedkin.events import Event, OnEvent, RunFinished, RunStarted
 from fedkin.federation.base import Federation
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
@@ -27,6 +27,7 @@ from fedkin.studies.store import RunDirectory, pack_arrays, versions
 from fedkin.training import method_settings as methods
 from fedkin.training.checkpoint import chosen_learning_rate, load_checkpoint, save_checkpoint
 from fedkin.training.history import to_row
+from fedkin.training.progress import step_events
 from fedkin.training.runner import Budget, Points, RunState, begin, run
 
 
@@ -104,19 +105,25 @@ def run_cell(
     *,
     data_directory: Path | None = None,
     engine: Engine = simulate,
-    after_step: Callable[[RunState], None] | None = None,
+    on_event: OnEvent | None = None,
 ) -> dict[str, Any]:
-    """Run what the config says, or go on from its checkpoint; return the outcome.
+    """Run what the config says, or continue from its checkpoint; return the outcome.
 
     Args:
         config: The run.
         parent: The directory that holds the run's own.
         data_directory: Where data sets are; by default `FEDKIN_DATA`.
         engine: Makes the federation; by default a simulation.
-        after_step: Called after each outer step, for progress.
+        on_event: Called with each event of the run, which is also written to its directory.
     """
     directory = RunDirectory(parent, config)
     directory.create()
+
+    def report(event: Event) -> None:
+        directory.record(event)
+        if on_event is not None:
+            on_event(event)
+
     scene = set_up(config, data_directory, engine)
     key = methods.training_key(config.seed)
     settings = config.settings
@@ -132,15 +139,23 @@ def run_cell(
     theta = scene.objective.init(methods.initial_model_key(config.seed))
     state = begin(algorithm, scene.federation, theta, cost)
     made_with = {"parameters": methods.parameters(algorithm), "versions": versions()}
+    resumed_after = None
     if directory.checkpoint.exists():
         load_checkpoint(directory.checkpoint, state, scene.federation, scene.center, made_with)
-        directory.log(f"resumed after step {len(state.history)}")
+        resumed_after = len(state.history)
+    report(
+        RunStarted(
+            run=config.directory,
+            method=config.method,
+            nodes=scene.data.names,
+            resumed_after=resumed_after,
+        )
+    )
 
     def record(state: RunState) -> None:
         save_checkpoint(directory.checkpoint, state, scene.federation, scene.center, made_with)
-        directory.log(_log_line(state))
-        if after_step is not None:
-            after_step(state)
+        for event in step_events(state.history[-1], config.directory):
+            report(event)
 
     run(
         algorithm,
@@ -154,17 +169,8 @@ def run_cell(
     )
     outcome = _outcome(state, scene) | {"parameters": methods.parameters(algorithm)}
     directory.finish(outcome, _files(state, scene))
+    report(RunFinished(run=config.directory, stopped=str(state.stopped)))
     return outcome
-
-
-def _log_line(state: RunState) -> str:
-    last = state.history[-1]
-    test = math.nan if last.test is None else last.test.accuracy
-    line = (
-        f"step {last.step}: {last.cost.synchronizations} synchronizations, {last.seconds:.1f} s, "
-        f"validation {last.validation.accuracy:.4f}, test {test:.4f}"
-    )
-    return "\n".join([line, *(f"warning: {warning}" for warning in last.warnings)])
 
 
 def _outcome(state: RunState, scene: Scene) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Results on disk: one directory a run, an index over a study, one table to read it all.
+"""Results on disk: one directory per run, an index of the study, and one table to read them all.
 
-DIR/study.json              the format, and the study as it was asked for
-DIR/index.csv               one row a finished run (made anew from the runs)
+DIR/study.json              the format, and the study as it was requested
+DIR/index.csv               one row per finished run, rewritten from the runs
 DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its libraries
-              history.parquet, weights.json, data.json, models.npz, log.txt
+              history.parquet, weights.json, data.json, models.npz
+              events.jsonl      what the run reported, as it happened
               checkpoint.npz    while the run is under way
               finished.json     written last: outcome, and a checksum of every other file
 DIR/tuning/NAME/…           the short runs that chose parameters
-DIR/former/NAME/…           runs that were part of the study before it was changed
+DIR/former/NAME/…           runs that belonged to the study before it was changed
 """
 
 import fcntl
@@ -28,6 +29,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from fedkin.errors import InputError
+from fedkin.events import EVENTS_FILE, Event, append_event
 from fedkin.studies.config import FORMAT, RunConfig, StudyConfig, given_settings
 from fedkin.training.checkpoint import write_atomically
 from fedkin.version import __version__
@@ -56,6 +58,11 @@ class RunDirectory:
         """The checkpoint of a run under way."""
         return self.path / "checkpoint.npz"
 
+    @property
+    def events(self) -> Path:
+        """The file of the run's events."""
+        return self.path / EVENTS_FILE
+
     def create(self) -> None:
         """Make the directory and write the config; an edited config is refused."""
         try:
@@ -81,13 +88,9 @@ class RunDirectory:
         _write_json(self.path / "finished.json", {**outcome, "files": checksums})
         self.checkpoint.unlink(missing_ok=True)
 
-    def log(self, line: str) -> None:
-        """Add a line to the run's log."""
-        try:
-            with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
+    def record(self, event: Event) -> None:
+        """Add an event to the run's file of events."""
+        append_event(self.events, event)
 
 
 def read_config(path: Path) -> RunConfig:

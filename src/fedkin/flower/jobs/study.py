@@ -8,6 +8,7 @@ from typing import Any
 
 from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
+from fedkin.events import Event
 from fedkin.federation.attendance import FEWEST_NODES
 from fedkin.flower.engine import (
     SEEKING_PATIENCE,
@@ -16,11 +17,12 @@ from fedkin.flower.engine import (
     RunDescription,
     describe_nodes,
 )
+from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.post import Post
 from fedkin.models.objective import Objective
 from fedkin.studies.config import RunConfig, StudyConfig
-from fedkin.studies.study import Report, carry_out
+from fedkin.studies.study import carry_out
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,6 @@ def flower_engine(
     enough = min(FEWEST_NODES, len(data.names))
     nodes = describe_nodes(post, len(data.names), wait, enough)
     _check_names(nodes, data.names)
-    logger.info("nodes: %s", ", ".join(node.name for node in nodes))
     return FlowerFederation(
         post,
         objective,
@@ -119,27 +120,17 @@ def _check_names(nodes: list[Description], names: tuple[str, ...]) -> None:
 
 
 class LogDisplay:
-    """Shows how a study goes on, a line at a time, for logs."""
+    """Writes the progress of a study to a log."""
 
     def begin(self, phase: str, total: int, finished: int) -> None:
-        """Show the beginning of a phase."""
+        """Log that a phase begins."""
         logger.info("%s: %d runs, %d of them finished already", phase, total, finished)
 
-    def report(self, report: Report) -> None:
-        """Show a step of a run."""
-        accuracy = "" if report.test_accuracy is None else f", test {report.test_accuracy:.4f}"
-        logger.info(
-            "%s: step %d, %d synchronizations, validation %.4f%s",
-            report.run,
-            report.step,
-            report.synchronizations,
-            report.validation_accuracy or float("nan"),
-            accuracy,
-        )
+    def event(self, event: Event) -> None:
+        """Log what a run reports."""
+        log_event(event)
 
     def done(self, run: str, error: str | None) -> None:
-        """Show the end of a run."""
-        if error is None:
-            logger.info("%s: finished", run)
-        else:
+        """Log the end of a run."""
+        if error is not None:
             logger.error("%s: failed: %s", run, error)

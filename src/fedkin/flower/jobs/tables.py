@@ -7,7 +7,6 @@ writes is written here too.
 
 import hashlib
 import json
-import logging
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +21,16 @@ from fedkin.data.preprocessing import Preprocessing, Quantity, agree, transform,
 from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import Points, TableFederation
 from fedkin.data.tables import Table
-from fedkin.errors import InputError
+from fedkin.errors import FedkinError, InputError
+from fedkin.events import (
+    Event,
+    OnEvent,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    append_event,
+    events_beside,
+)
 from fedkin.federation.attendance import FEWEST_NODES
 from fedkin.federation.center import Center
 from fedkin.flower.engine import (
@@ -31,6 +39,7 @@ from fedkin.flower.engine import (
     RunDescription,
     describe_nodes,
 )
+from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.node_settings import TableDescription
 from fedkin.flower.post import Post
@@ -48,9 +57,8 @@ from fedkin.training.checkpoint import (
 )
 from fedkin.training.fit import make_result
 from fedkin.training.method_settings import MethodName, MethodSettings
+from fedkin.training.progress import step_events
 from fedkin.training.runner import Budget, RunState, begin, run
-
-logger = logging.getLogger(__name__)
 
 
 class TableJobKeys(TableDescription):
@@ -83,7 +91,23 @@ class TableJob:
     federation: FederationOptions
 
     def carry_out(self, post: Post, out: Path, *, resume: bool) -> None:
-        """Learn, and write the result directory."""
+        """Learn, and write the result directory; report events to a file beside it."""
+        events = events_beside(out)
+
+        def report(event: Event) -> None:
+            append_event(events, event)
+            log_event(event)
+
+        events.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            stopped = self._learn(post, out, resume=resume, report=report)
+        except FedkinError as error:
+            report(RunFailed(reason=str(error)))
+            raise
+        report(RunFinished(stopped=stopped))
+
+    def _learn(self, post: Post, out: Path, *, resume: bool, report: OnEvent) -> str:
+        """Learn, and write the result directory; return why the run ended."""
         if (out / "weights.json").exists():
             raise InputError(f"{out} holds a finished result: choose another directory")
         checkpoint = out.with_name(f"{out.name}.{self.keys.digest()}.checkpoint.npz")
@@ -97,14 +121,13 @@ class TableJob:
                 f"there is a checkpoint, {checkpoint}: go on with --resume, or delete it"
             )
         nodes, summaries = self._resumed(post, checkpoint) if resume else self._new(post)
-        logger.info("nodes: %s", ", ".join(node.name for node in nodes))
         tables = _Tables.agree(self.keys, summaries)
         scene = _Scene.set_up(self, post, nodes, summaries, tables)
-        state = scene.train(
-            self, checkpoint, {"nodes": _contents(summaries), "tables": tables.digests()}
-        )
-        _write(self, scene, state, tables, out)
+        made_of = {"nodes": _contents(summaries), "tables": tables.digests()}
+        state = scene.train(self, checkpoint, made_of, report)
+        stopped = _write(self, scene, state, tables, out)
         checkpoint.unlink(missing_ok=True)
+        return stopped
 
     def _new(self, post: Post) -> "tuple[list[Description], Summaries]":
         """Let all nodes say what their tables are like."""
@@ -250,7 +273,9 @@ class _Scene:
         center = Center(objective, prepared, labels, batch_size=keys.batch_size, seed=keys.seed)
         return cls(objective, federation, center)
 
-    def train(self, job: TableJob, checkpoint: Path, data: dict[str, Any]) -> RunState:
+    def train(
+        self, job: TableJob, checkpoint: Path, data: dict[str, Any], report: OnEvent
+    ) -> RunState:
         """Run the method, or go on from its checkpoint, if that was made with the same data."""
         keys, settings = job.keys, job.settings
         if settings.learning_rate is None:
@@ -268,18 +293,18 @@ class _Scene:
         made_with = {"parameters": parameters, "versions": versions(), **data}
         if checkpoint.exists():
             load_checkpoint(checkpoint, state, self.federation, self.center, made_with)
-            logger.info("resumed after step %d", len(state.history))
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        report(
+            RunStarted(
+                method=keys.method,
+                nodes=tuple(self.federation.names),
+                resumed_after=len(state.history) if state.history else None,
+            )
+        )
 
         def record(state: RunState) -> None:
             save_checkpoint(checkpoint, state, self.federation, self.center, made_with)
-            last = state.history[-1]
-            logger.info(
-                "step %d: %d synchronizations, validation loss %.4f",
-                last.step,
-                last.cost.synchronizations,
-                last.validation.loss,
-            )
+            for event in step_events(state.history[-1]):
+                report(event)
 
         converges = job.settings.preset == "automatic" and isinstance(
             self.objective.model, LinearModel
@@ -298,7 +323,8 @@ class _Scene:
         return state
 
 
-def _write(job: TableJob, scene: _Scene, state: RunState, tables: _Tables, out: Path) -> None:
+def _write(job: TableJob, scene: _Scene, state: RunState, tables: _Tables, out: Path) -> str:
+    """Write the result directory; return why the run ended."""
     result = make_result(
         job.keys.method,
         state,
@@ -311,12 +337,10 @@ def _write(job: TableJob, scene: _Scene, state: RunState, tables: _Tables, out: 
     metrics = {"validation": score(result, tables.validation, tables.preprocessing)}
     if tables.test is not None:
         metrics["test"] = score(result, tables.test, tables.preprocessing)
-    for warning in result.warnings:
-        logger.warning("%s", warning)
     # Of the nodes' tables nothing but the transformation is known here.
     federation = TableFederation({}, tables.validation, tables.test, tables.preprocessing)
     save(out, result, federation, metrics, tables.rows)
-    logger.info("written to %s; %s", out, result.stopped)
+    return result.stopped
 
 
 def check_table_job(content: dict[str, Any], options: FederationOptions, path: Path) -> TableJob:
