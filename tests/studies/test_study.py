@@ -275,16 +275,20 @@ def test_reproduce_runs_the_papers_cells(tmp_path):
 
 
 BAD = {
-    "unknown method": (["--method", "fedprox"], "method"),
-    "unknown target": (["--target", "both"], "target"),
-    "unknown solver": (["--solver", "lu"], "solver='lu' is unknown"),
+    "unknown method": (["--method", "fedprox"], "--method: 'fedprox' is unknown"),
+    "unknown target": (
+        ["--target", "both"],
+        "--target: 'both' is unknown; choose minority or majority",
+    ),
+    "unknown solver": (["--solver", "lu"], "--solver: 'lu' is unknown; choose cg, svrg or neumann"),
     "rate": (["--learning-rate", "-1"], "positive"),
     "setting": (["--setting", "7"], "--setting"),
     "data set": (["--dataset", "fashion_mnist"], "did you mean"),
     "near method": (["--method", "bi-level"], "did you mean bilevel"),
     "pull": (["--learning-rate", "0.3", "--method", "pfedme"], "must be below 1"),
     "nothing to tune": (["--tune", "--method", "fedavg"], "nothing to tune"),
-    "tuned rate": (["--tune", "--learning-rate", "0.05"], "--learning-rate is of no use"),
+    "tuned rate": (["--tune", "--learning-rate", "0.05"], "--learning-rate has no effect"),
+    "solver of no method": (["--method", "local", "--solver", "svrg"], "--solver is for bilevel"),
 }
 
 
