@@ -13,6 +13,7 @@ from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 from fedkin.studies.config import StudyConfig, check_study
+from fedkin.studies.store import Store
 from fedkin.studies.study import carry_out
 
 SYNCHRONIZATIONS = 400
@@ -27,6 +28,9 @@ def demo(
     """Learn the weights of 15 nodes with handwritten digits, 5 of which are like the owner's."""
     study = _study(seed)
     _remove_earlier_demo(out)
+    Store(out).open(
+        resume=True
+    )  # a directory with other files is refused before anything is printed
     federation = sample_federation(
         load_images("digits"), paper_setting("digits", 2), "minority", seed
     )
@@ -80,8 +84,8 @@ def _introduce(federation: FederatedData) -> None:
         f"The owner has {len(federation.validation[1])} labeled images of digits: too few to learn "
         f"from alone.\n{len(federation.nodes)} nodes have {len(federation.nodes[0][1])} each, but "
         f"{federation.similar.count(False)} of them differ from the owner: their mix of digits is "
-        "different,\nand the labels 0, 1, 2 and 5 are swapped. The owner does not know which. It learns "
-        "the weights from its own data.\n"
+        "different, and the labels 0, 1, 2 and 5 are swapped.\nThe owner does not know which nodes "
+        "differ. It learns the weights from its own data.\n"
     )
 
 

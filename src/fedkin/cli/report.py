@@ -58,7 +58,7 @@ def report(
         )
         return
     if record.doubt:
-        line = f"whether runs are missing cannot be told: {record.doubt}"
+        line = f"it is unknown whether runs are missing: {record.doubt}"
         notes.print(line, markup=False, soft_wrap=True)
     if record.missing:
         asked_for = len(record.missing) + len(record.runs)
@@ -76,4 +76,4 @@ def report(
 
 
 MOST_MISSING = 10
-"""So many missing runs are listed; the page lists all."""
+"""How many missing runs are listed; the page lists all."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from fedkin.data.sources import data_directory as find_data_directory
 from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import EVENTS_FILE, Event, EventReader, OnEvent, RunFailed
@@ -92,6 +93,9 @@ def carry_out(
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
+    find_data_directory(
+        data_directory
+    )  # one that does not exist is refused, even if no run needs it
     left = Counter(run.dataset for run in study.runs()) - Counter(run.dataset for run in elsewhere)
     for dataset in left:
         resolve(dataset, data_directory)  # an unknown data set is refused before any run
