@@ -10,6 +10,7 @@ import fedkin
 from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
+from fedkin.events import EventReader
 from fedkin.flower.jobs import tables as jobs_tables
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
@@ -92,6 +93,17 @@ def test_tables_over_flower_give_what_fit_gives(tables, tmp_path):
     assert not list(tmp_path.glob("*.checkpoint.npz"))
 
 
+def test_a_job_on_tables_reports_its_events_beside_the_result(tables, tmp_path):
+    job = load_job(write_job(tmp_path))
+    job.carry_out(Messenger(grid(tables)), tmp_path / "deep" / "result", resume=False)
+    result = fedkin.load(tmp_path / "deep" / "result" / "model.fedkin")
+    started, *steps, finished = EventReader(tmp_path / "deep" / "result.events.jsonl").new()
+    assert started.nodes == ("a", "b", "c")
+    assert started.resumed_after is None
+    assert [event.validation_loss for event in steps] == result.history.validation_loss.tolist()
+    assert finished.stopped == result.stopped
+
+
 def test_no_row_crosses_the_wire(tables, tmp_path):
     grid_ = grid(tables)
     load_job(write_job(tmp_path)).carry_out(Messenger(grid_), tmp_path / "result", resume=False)
@@ -140,6 +152,8 @@ def test_a_job_on_tables_goes_on_as_if_it_had_not_been_killed(killed, tables, tm
     with pytest.raises(InputError, match="continue with --resume, or delete it"):
         job.carry_out(Messenger(nodes), tmp_path / "result", resume=False)
     job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
+    kinds = [event.kind for event in EventReader(tmp_path / "result.events.jsonl").new()]
+    assert kinds == ["started", "failed", "started", "step", "step", "finished"]
     job.carry_out(Messenger(grid(tables)), tmp_path / "undisturbed", resume=False)
     found, expected = (
         fedkin.load(tmp_path / name / "model.fedkin") for name in ("result", "undisturbed")

@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from fedkin.training.method_settings import MethodSettings
 
 from fedkin.flower.jobs.study import flower_engine
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory
-from fedkin.training.method_settings import MethodSettings
 
 NAMES = ("minority-1", "majority-1", "majority-2")
 

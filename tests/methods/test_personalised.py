@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fedkin.training.method_settings import MethodSettings, build
 
 from federations import classification_nodes, own_data, problem, regression_nodes
 from fedkin.compilation import COMPILED
@@ -15,7 +16,6 @@ from fedkin.methods.ditto.center import Ditto
 from fedkin.methods.pfedme.center import PFedMe
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.mlp import MLP
-from fedkin.training.method_settings import MethodSettings, build
 from pseudocode import ditto_steps, gradient_of, pfedme_rounds
 
 DITTO = Ditto(0.1, period=4, rounds=3, proximal=0.5, personal_steps=6)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 
+from fedkin.events import RunFailed, StepDone
 from fedkin.studies.config import StudyConfig, check_study
 from fedkin.studies.store import RunDirectory, Store, pack_arrays
 
@@ -86,7 +87,16 @@ def invent_run(store, config, *, names=None, steps=20, warnings=(), origin=None)
     }
     directory = RunDirectory(store.runs, config)
     directory.create()
-    directory.log(f"step {steps}: done")
+    done = StepDone(
+        run=config.directory,
+        step=steps,
+        synchronizations=1,
+        seconds=1.0,
+        bytes_up=0,
+        bytes_down=0,
+        validation_loss=0.5,
+    )
+    directory.record(done)
     columns = ["synchronizations", "points", "bytes_up", "bytes_down", "seconds"]
     outcome = {"step": int(kept.step)} | {name: float(kept[name]) for name in columns}
     outcome |= {
@@ -107,6 +117,12 @@ def invent_run(store, config, *, names=None, steps=20, warnings=(), origin=None)
     }
     directory.finish(outcome, files)
     return directory
+
+
+def fail_run(directory, reason):
+    """Make a finished run one that failed."""
+    (directory.path / "finished.json").unlink()
+    directory.record(RunFailed(run=directory.path.name, reason=reason))
 
 
 def invent_study(path, config=None, **options) -> Store:

@@ -130,13 +130,13 @@ def test_a_study_ends_with_table_bars_and_report(fedkin, tmp_path):
 
 
 def test_the_demo_replaces_only_its_own_runs(tmp_path, monkeypatch):
-    """What `_make_way` removes decides whether somebody loses work."""
+    """What `_remove_earlier_demo` removes decides whether somebody loses work."""
     earlier = Store(tmp_path / "demo")
     earlier.open(resume=False)
     earlier.write_study(demo_command._study(3))
     (earlier.runs / "run").mkdir()
     (earlier.path / "notes.txt").write_text("mine")
-    demo_command._make_way(earlier.path)
+    demo_command._remove_earlier_demo(earlier.path)
     assert not (earlier.runs / "run").exists()
     assert (earlier.path / "notes.txt").exists()
     other = Store(tmp_path / "other")
@@ -144,7 +144,7 @@ def test_the_demo_replaces_only_its_own_runs(tmp_path, monkeypatch):
     other.write_study(study())
     (other.runs / "run").mkdir()
     with pytest.raises(cli.FedkinError, match="a study of yours"):
-        demo_command._make_way(other.path)
+        demo_command._remove_earlier_demo(other.path)
     assert (other.runs / "run").exists()
 
 

@@ -7,7 +7,7 @@ import time
 from html.parser import HTMLParser
 
 import pytest
-from stores import accuracies_on_disk, invent_run, invent_study, node_names, study
+from stores import accuracies_on_disk, fail_run, invent_run, invent_study, node_names, study
 
 from fedkin.report import figures, html
 from fedkin.report.reading import read_record
@@ -43,8 +43,7 @@ def test_names_from_outside_stay_text(tmp_path):
     for run in config.runs():
         names = [EVIL, '" onload="alert(2)', "$x_1$ & {{ 7*7 }}", *node_names(run)[3:]]
         run_directory = invent_run(store, run, names=names, warnings=[f"node {EVIL} was dropped"])
-    (run_directory.path / "finished.json").unlink()
-    run_directory.log(f"failed: {EVIL}")
+    fail_run(run_directory, EVIL)
     page = html.render(read_record(store.path))
     tags = Tags(page)
     assert tags.count("script") == 1

@@ -8,7 +8,7 @@ import math
 import statistics
 
 import pytest
-from stores import accuracies_on_disk, invent_run, invent_study, study
+from stores import accuracies_on_disk, fail_run, invent_run, invent_study, study
 
 from fedkin.errors import InputError
 from fedkin.report import answer, tables
@@ -125,14 +125,23 @@ def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
     stopped = invent_run(store, runs[5])
     (stopped.path / "finished.json").unlink()
     failed = invent_run(store, runs[6])
-    (failed.path / "finished.json").unlink()
-    failed.log("failed: training diverged")
+    fail_run(failed, "training diverged")
     record = read_record(store.path)
     assert len(record.runs) == 4
     reasons = [each.reason for each in record.missing]
     assert len(reasons) == 4
     for reason, word in zip(reasons, ("damaged", "step 20", "diverged", "not begun"), strict=True):
         assert word in reason
+
+
+def test_the_log_of_an_earlier_version_does_no_harm(tmp_path):
+    config = study(seed=[0, 1], method=["fedavg"])
+    store = invent_study(tmp_path / "out", config)
+    path = store.runs / config.runs()[1].directory
+    (path / "finished.json").unlink()
+    (path / "events.jsonl").rename(path / "log.txt")
+    (missing,) = read_record(store.path).missing
+    assert missing.reason == "begun"
 
 
 def test_tuned_runs_are_not_missed_under_the_names_they_would_have_without_tuning(tmp_path):
@@ -163,8 +172,7 @@ def test_a_tuned_study_says_why_runs_are_missing(tmp_path):
         invent_run(store, with_settings(run, {"learning_rate": 0.01})) for run in config.runs()[:3]
     ]
     (made[1].path / "weights.json").write_text("{}")
-    (made[2].path / "finished.json").unlink()
-    made[2].log("failed: training diverged")
+    fail_run(made[2], "training diverged")
     missing = {each.seed: each.reason for each in read_record(store.path).missing}
     assert "damaged" in missing[1]
     assert missing[2] == "failed: training diverged"

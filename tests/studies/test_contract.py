@@ -5,13 +5,14 @@ from typing import get_args
 import numpy as np
 import pandas as pd
 import pytest
+from fedkin.training.method_settings import MethodName, MethodSettings, initial_model_key
 
 from fedkin.compilation import COMPILED
+from fedkin.events import StepDone
 from fedkin.federation.base import Cost
 from fedkin.studies.cell import run_cell, set_up
 from fedkin.studies.config import RunConfig, with_settings
 from fedkin.studies.store import RunDirectory
-from fedkin.training.method_settings import MethodName, MethodSettings, initial_model_key
 
 METHODS = get_args(MethodName)
 STEPS = 4
@@ -50,13 +51,13 @@ def test_a_run_interrupted_at_any_step_ends_as_if_it_had_not_been(method, tmp_pa
     run_cell(run, tmp_path / "whole")
     for stop_after in range(1, STEPS):
 
-        def interrupt(state, stop_after=stop_after):
-            if len(state.history) == stop_after:
+        def interrupt(event, stop_after=stop_after):
+            if isinstance(event, StepDone) and event.step == stop_after:
                 raise KilledError
 
         parent = tmp_path / str(stop_after)
         with pytest.raises(KilledError):
-            run_cell(run, parent, after_step=interrupt)
+            run_cell(run, parent, on_event=interrupt)
         assert not RunDirectory(parent, run).is_finished()
         run_cell(run, parent)
         assert files(parent, run) == files(tmp_path / "whole", run)

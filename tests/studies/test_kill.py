@@ -9,12 +9,13 @@ import time
 from typing import get_args
 
 import pytest
-from experiments.test_contract import files
+from fedkin.training.method_settings import MethodName
 
+from fedkin.events import EventReader, StepDone
 from fedkin.studies.cell import run_cell
 from fedkin.studies.config import load_study
 from fedkin.studies.store import RunDirectory
-from fedkin.training.method_settings import MethodName
+from studies.test_contract import files
 
 TIMES = int(os.environ.get("FEDKIN_KILLS", "1"))
 """How often the study is done; each time it is killed once in each method's run."""
@@ -41,9 +42,8 @@ def start(study, out, *options):
     )
 
 
-def lines_of_log(directory):
-    log = directory.path / "log.txt"
-    return len(log.read_text().splitlines()) if log.exists() else 0
+def steps_done(directory):
+    return sum(isinstance(event, StepDone) for event in EventReader(directory.events).new())
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def test_a_study_killed_at_random_moments_ends_with_the_same_bits(whole, number,
     out, options = tmp_path / "killed", []
     for run in runs:
         directory = RunDirectory(out / "runs", run)
-        steps = lines_of_log(RunDirectory(expected, run))
+        steps = steps_done(RunDirectory(expected, run))
         # Anywhere from before the first step to while the results are written.
         last_step = generator.randrange(steps + 1)
         process = start(study, out, *options)
         while process.poll() is None and (
-            not directory.path.exists() or lines_of_log(directory) < last_step
+            not directory.path.exists() or steps_done(directory) < last_step
         ):
             time.sleep(0.002)
         time.sleep(generator.random() * 0.05)

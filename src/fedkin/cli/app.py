@@ -13,7 +13,8 @@ from fedkin.cli.fit import fit
 from fedkin.cli.output import notes, results
 from fedkin.cli.predict import predict
 from fedkin.cli.report import report
-from fedkin.cli.study import reproduce, run
+from fedkin.cli.reproduce import reproduce
+from fedkin.cli.run import run
 from fedkin.compilation import keep_compiled_code
 from fedkin.data.cache import user_cache_directory
 from fedkin.errors import FedkinError
@@ -55,11 +56,11 @@ def options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=_show_version, help="Show the version and leave."
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Whom should I learn with, and how much? Federated learning on adaptively weighted nodes."""
+    """Whom should I learn with, and how much? Federated learning with learned node weights."""
 
 
 def main() -> None:
@@ -78,7 +79,7 @@ def main() -> None:
 
 
 def fail(message: str, status: int = 2) -> None:
-    """Say what was wrong in one line and leave; `fedkin` alone has shown its help and has none."""
+    """Print in one line what was wrong and exit; `fedkin` without a command has shown its help."""
     line = " ".join(message.split())
     if line:
         notes.print(f"error: {line}", style="red", markup=False, soft_wrap=True)

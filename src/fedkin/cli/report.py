@@ -12,14 +12,15 @@ from fedkin.errors import InputError
 def report(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="What fedkin run, reproduce, demo or fit had as --out."),
+        typer.Argument(metavar="DIR", help="The --out of fedkin run, reproduce, demo or fit."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; by default into that directory.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where to write; default: into that directory."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make tables, figures and report.html of a study or a fit; of a partial study, what is there."""
+    """Make the tables, figures and report.html of a study, finished or not, or of a fit."""
     # The libraries that draw take a second to load: only this command pays for them.
     from fedkin.report import figures, html, tables
     from fedkin.report.condensed import read_any
@@ -52,11 +53,12 @@ def report(
                 "files": [str(path) for path in files],
                 "finished": len(record.runs),
                 "missing": missing,
-            }
+            },
+            schema="report/1",
         )
         return
     if record.doubt:
-        line = f"whether runs are missing cannot be told: {record.doubt}"
+        line = f"it is unknown whether runs are missing: {record.doubt}"
         notes.print(line, markup=False, soft_wrap=True)
     if record.missing:
         asked_for = len(record.missing) + len(record.runs)
@@ -74,4 +76,4 @@ def report(
 
 
 MOST_MISSING = 10
-"""So many missing runs are listed; the page lists all."""
+"""How many missing runs are listed; the page lists all."""

@@ -28,6 +28,7 @@ from fedkin.data.columns import (
 from fedkin.data.wording import listing, nearest, shorten
 from fedkin.errors import InputError
 
+PARQUET_MAGIC = b"PAR1"
 LARGEST = 1e100
 """Numbers beyond this cannot be squared and summed; nobody measures them either."""
 
@@ -118,13 +119,25 @@ def read_table(path: str | Path, owner: str, table_format: TableFormat | None = 
     table_format = table_format or TableFormat()
     path = Path(path)
     content = _read_bytes(path, owner)
-    if path.suffix.lower() in {".parquet", ".pq"} or content.startswith(b"PAR1"):
+    if _has_parquet(path, content):
         table = _parse_parquet(content, f"{owner} ({path})", table_format)
     else:
         table = _parse_csv(content, f"{owner} ({path})", table_format)
     if table.rows == 0:
         raise InputError(f"{owner} ({path}) has column names but no rows")
     return replace(table, owner=owner)
+
+
+def is_parquet(path: Path) -> bool:
+    """Tell whether a file is read as Parquet: by its name, or by its first bytes."""
+    if not path.is_file():  # what is read from a pipe is gone
+        return False
+    with path.open("rb") as file:
+        return _has_parquet(path, file.read(len(PARQUET_MAGIC)))
+
+
+def _has_parquet(path: Path, content: bytes) -> bool:
+    return path.suffix.lower() in {".parquet", ".pq"} or content.startswith(PARQUET_MAGIC)
 
 
 def _read_bytes(path: Path, owner: str) -> bytes:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.internals.environment import HOME_VARIABLE, POLL_VARIABLES, QUIET_VARIABLES
@@ -187,10 +189,8 @@ def locked(layout: Layout) -> Iterator[None]:
 
 def last_lines(log: Path, count: int) -> list[str]:
     """Return the last lines of a log, without Flower's color codes."""
-    import re
-
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()[-count:]
+    return [Text.from_ansi(line).plain for line in lines[-count:]]

@@ -122,7 +122,7 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
             raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is neither a number nor a text")
         if isinstance(value, str) and len(value) > LARGEST_TEXT:
             raise RefusedError(Refusal.INVALID, f"the text {name[:50]!r} is too long")
-        values[name] = value
+        values[name] = value  # pyright: ignore[reportArgumentType]
     if values.pop("format", None) != FORMAT:
         raise RefusedError(
             Refusal.INVALID,

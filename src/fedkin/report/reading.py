@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedkin.errors import InputError
+from fedkin.events import EVENTS_FILE, EventReader, RunFailed, StepDone
 from fedkin.report.style import METHODS, Look, look, method_title, setting_title
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig
 from fedkin.studies.store import Store, read_config, read_finished
@@ -320,14 +321,11 @@ def _reason(path: Path, damaged: Mapping[str, str]) -> str:
         return "not begun"
     if (path / "finished.json").exists():
         return "a file of it is damaged: run the study again with --resume"
-    try:
-        lines = (path / "log.txt").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "begun"
-    if lines and lines[-1].startswith("failed: "):
-        return lines[-1]
-    steps = [line.partition(":")[0] for line in lines if line.startswith("step ")]
-    return f"not finished, {steps[-1]} was the last" if steps else "begun"
+    events = EventReader(path / EVENTS_FILE).new()
+    if events and isinstance(events[-1], RunFailed):
+        return f"failed: {events[-1].reason}"
+    steps = [event.step for event in events if isinstance(event, StepDone)]
+    return f"not finished, step {steps[-1]} was the last" if steps else "begun"
 
 
 def _read_fit(directory: Path) -> Record:

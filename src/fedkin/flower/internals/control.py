@@ -113,13 +113,6 @@ class Control:
             exchanged=run.bytes_sent + run.bytes_recv,
         )
 
-    def log_lines(self, run_id: int) -> Iterator[str]:
-        """Yield the lines that a run prints, until it ends."""
-        from flwr.proto.control_pb2 import StreamLogsRequest
-
-        for response in self._client.StreamLogs(StreamLogsRequest(run_id=run_id)):
-            yield from response.log_output.splitlines()
-
     def stop_run(self, run_id: int) -> None:
         """Stop a run."""
         from flwr.proto.control_pb2 import StopRunRequest

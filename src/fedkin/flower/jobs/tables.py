@@ -7,13 +7,11 @@ directory is that of `fedkin fit`.
 
 import hashlib
 import json
-import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError
 
@@ -21,36 +19,29 @@ from fedkin.data.preprocessing import Preprocessing, Quantity, agree, transform,
 from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import Points
 from fedkin.data.tables import Table
-from fedkin.errors import InputError
+from fedkin.errors import FedkinError, InputError
+from fedkin.events import Event, OnEvent, RunFailed, append_event, events_beside
 from fedkin.federation.attendance import FEWEST_NODES
-from fedkin.federation.center import Center
 from fedkin.flower.engine import (
     FlowerFederation,
     NodeDescription,
     RunDescription,
     describe_nodes,
 )
+from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_settings import TableDescription
-from fedkin.models.base import LinearModel
-from fedkin.models.named import TableModel, model_for, named_model
+from fedkin.methods.base import Method
+from fedkin.methods.registry import make_method
+from fedkin.models.named import TableModel, model_for
 from fedkin.models.objective import Objective
-from fedkin.studies.config import suggestion
-from fedkin.studies.store import versions
-from fedkin.training import method_settings as methods
-from fedkin.training.checkpoint import (
-    chosen_learning_rate,
-    load_checkpoint,
-    read_made_with,
-    save_checkpoint,
-)
+from fedkin.registry import suggestion
+from fedkin.training.checkpoint import read_made_with
 from fedkin.training.fit import make_result
-from fedkin.training.method_settings import MethodName, MethodSettings
-from fedkin.training.runner import Budget, RunState, begin, run
+from fedkin.training.problem import Engine, Problem
+from fedkin.training.runner import Budget
 from fedkin.training.table_result import score_tables, write_result
-
-logger = logging.getLogger(__name__)
 
 
 class TableJobKeys(TableDescription):
@@ -60,10 +51,10 @@ class TableJobKeys(TableDescription):
     """The center's own table, by which the weights are chosen."""
     test: Path | None = None
     model: TableModel | None = None
-    method: MethodName = "bilevel"
+    method: str = "bilevel"
     seed: int = Field(0, ge=0)
     batch_size: PositiveInt = 50
-    steps: PositiveInt = 50
+    steps: PositiveInt | None = None
     synchronizations: PositiveInt | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the method, as in a study."""
@@ -79,10 +70,25 @@ class TableJob:
     """What to learn from the nodes' tables, and how to reach the nodes."""
 
     keys: TableJobKeys
-    settings: MethodSettings
+    method: Method
     federation: FederationOptions
 
     def carry_out(self, messenger: Messenger, out: Path, *, resume: bool) -> None:
+        """Learn, and write the result directory; report events to a file beside it."""
+        events = events_beside(out)
+
+        def report(event: Event) -> None:
+            append_event(events, event)
+            log_event(event)
+
+        events.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._learn(messenger, out, resume=resume, report=report)
+        except FedkinError as error:
+            report(RunFailed(reason=str(error)))
+            raise
+
+    def _learn(self, messenger: Messenger, out: Path, *, resume: bool, report: OnEvent) -> None:
         """Learn, and write the result directory."""
         if (out / "weights.json").exists():
             raise InputError(f"{out} has a finished result: choose another directory")
@@ -99,13 +105,27 @@ class TableJob:
         nodes, summaries = (
             self._known_nodes(messenger, checkpoint) if resume else self._all_nodes(messenger)
         )
-        logger.info("nodes: %s", ", ".join(node.name for node in nodes))
         tables = _AgreedTables.agree(self.keys, summaries)
-        training = _Training.set_up(self, messenger, nodes, summaries, tables)
-        state = training.train(
-            self, checkpoint, {"nodes": _as_json(summaries), "tables": tables.digests()}
+        keys = self.keys
+        problem = Problem.build(
+            _engine(keys, messenger, nodes, summaries, tables),
+            tables.validation,
+            model=model_for(keys.task, keys.model),
+            task=keys.task,
+            classes=tables.classes,
+            batch_size=keys.batch_size,
+            seed=keys.seed,
         )
-        _write(self, training, state, tables, out)
+        trained = problem.train(
+            self.method,
+            budget=Budget(keys.steps, keys.synchronizations),
+            checkpoint=checkpoint,
+            made_with={"nodes": _as_json(summaries), "tables": tables.digests()},
+            on_event=report,
+        )
+        result = make_result(problem, trained)
+        metrics = score_tables(result, tables.validation, tables.test, tables.preprocessing)
+        write_result(out, result, tables.preprocessing, metrics, tables.rows)
         checkpoint.unlink(missing_ok=True)
 
     def _all_nodes(self, messenger: Messenger) -> "tuple[list[NodeDescription], Summaries]":
@@ -208,117 +228,36 @@ def _summary(node: NodeDescription) -> TableSummary:
         ) from None
 
 
-@dataclass(frozen=True)
-class _Training:
-    """The model, the nodes and the center of a job."""
+def _engine(
+    keys: TableJobKeys,
+    messenger: Messenger,
+    nodes: list[NodeDescription],
+    summaries: Summaries,
+    tables: _AgreedTables,
+) -> Engine:
+    """Return the engine that lets the nodes train on their own tables."""
 
-    objective: Objective
-    federation: FlowerFederation
-    center: Center
-
-    @classmethod
-    def set_up(
-        cls,
-        job: TableJob,
-        messenger: Messenger,
-        nodes: list[NodeDescription],
-        summaries: Summaries,
-        tables: _AgreedTables,
-    ) -> "_Training":
-        keys = job.keys
-        name = model_for(keys.task, keys.model)
-        classes = 1 if tables.classes is None else len(tables.classes)
-        features, labels = tables.validation
-        model = named_model(name, keys.task, classes, features.shape[1:])
-        prepared = np.asarray(model.prepare(jnp.asarray(features)))
-        objective = Objective.create(model, jnp.asarray(prepared[:2]))
-        names = list(tables.rows)
-        federation = FlowerFederation(
+    def engine(objective: Objective) -> FlowerFederation:
+        return FlowerFederation(
             messenger,
             objective,
-            names,
+            list(tables.rows),
             nodes,
             RunDescription(
                 run=keys.digest(_as_json(summaries)),
                 seed=keys.seed,
                 batch_size=keys.batch_size,
-                model=name,
+                model=model_for(keys.task, keys.model),
                 task=keys.task,
-                classes=classes,
+                classes=1 if tables.classes is None else len(tables.classes),
                 preprocessing=tables.preprocessing,
             ),
             # Includes nodes that are missing when the run is resumed.
             batches=max(math.ceil(rows / keys.batch_size) for rows in tables.rows.values()),
             summaries={name: each.model_dump_json() for name, each in summaries.items()},
         )
-        center = Center(objective, prepared, labels, batch_size=keys.batch_size, seed=keys.seed)
-        return cls(objective, federation, center)
 
-    def train(self, job: TableJob, checkpoint: Path, data: dict[str, Any]) -> RunState:
-        """Run the method, or resume its checkpoint, if that was made with the same data."""
-        keys, settings = job.keys, job.settings
-        if settings.learning_rate is None:
-            settings = replace(settings, learning_rate=chosen_learning_rate(checkpoint))
-        algorithm, cost = methods.build(
-            keys.method,
-            settings,
-            self.federation,
-            self.center,
-            methods.building_key(keys.seed),
-        )
-        theta = self.objective.init(methods.initial_model_key(keys.seed))
-        state = begin(algorithm, self.federation, theta, cost)
-        parameters = methods.parameters(algorithm)
-        made_with = {"parameters": parameters, "versions": versions(), **data}
-        if checkpoint.exists():
-            load_checkpoint(checkpoint, state, self.federation, self.center, made_with)
-            logger.info("resumed after step %d", len(state.history))
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-
-        def record(state: RunState) -> None:
-            save_checkpoint(checkpoint, state, self.federation, self.center, made_with)
-            last = state.history[-1]
-            logger.info(
-                "step %d: %d synchronizations, validation loss %.4f",
-                last.step,
-                last.cost.synchronizations,
-                last.validation.loss,
-            )
-
-        converges = job.settings.preset == "automatic" and isinstance(
-            self.objective.model, LinearModel
-        )
-        personal = keys.method in methods.DEFAULT_PROXIMAL
-        run(
-            algorithm,
-            self.federation,
-            self.center,
-            state,
-            methods.training_key(keys.seed),
-            budget=Budget(keys.steps, keys.synchronizations),
-            keep="last" if converges and not personal else "best",
-            after_step=record,
-        )
-        return state
-
-
-def _write(
-    job: TableJob, training: _Training, state: RunState, tables: _AgreedTables, out: Path
-) -> None:
-    result = make_result(
-        job.keys.method,
-        state,
-        training.federation.names,
-        tables.classes,
-        training.objective,
-        training.center,
-        tables.validation.features.shape[1:],
-    )
-    metrics = score_tables(result, tables.validation, tables.test, tables.preprocessing)
-    for warning in result.warnings:
-        logger.warning("%s", warning)
-    write_result(out, result, tables.preprocessing, metrics, tables.rows)
-    logger.info("written to %s; %s", out, result.stopped)
+    return engine
 
 
 def check_table_job(content: dict[str, Any], options: FederationOptions, path: Path) -> TableJob:
@@ -337,12 +276,12 @@ def check_table_job(content: dict[str, Any], options: FederationOptions, path: P
     if options.nodes is None:
         raise InputError(f"{path}: say how many nodes take part ([federation] nodes = …)")
     try:
-        settings = MethodSettings(**keys.settings)
-        methods.check(keys.method, settings, options.nodes)
-    except (TypeError, InputError) as error:
-        raise InputError(f"{path}: settings: {error}") from error
+        method = make_method(keys.method, keys.settings)
+        method.check(options.nodes)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     model_for(keys.task, keys.model)
     places = {"validation": path.parent / keys.validation}
     if keys.test is not None:
         places["test"] = path.parent / keys.test
-    return TableJob(keys.model_copy(update=places), settings, options)
+    return TableJob(keys.model_copy(update=places), method, options)

@@ -1,145 +1,122 @@
 """`fedkin federation init`: certificates, keys, data and the configuration of a federation."""
 
 import shutil
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
-from fedkin.cli.federation_data import (
-    ImageRequest,
-    Prepared,
-    prepare_images,
-    prepare_tables,
-)
-from fedkin.cli.federation_options import (
+from fedkin.cli.options import (
+    LABEL,
     LOCAL_HOSTS,
+    NODE,
+    TARGET,
     CategoricalOption,
+    ColumnsOption,
     DaysOption,
     DropOption,
     HostOption,
-    LabelOption,
     MissingOption,
-    PositiveOption,
-    TaskOption,
-    check_listen_option,
-    table_settings,
-)
-from fedkin.cli.fit import TaskName
-from fedkin.cli.fit_tables import TableRequest
-from fedkin.cli.output import JsonOption, notes, print_json, results
-from fedkin.cli.table_options import (
-    ColumnsOption,
     NoHeaderOption,
+    PositiveOption,
+    SeedOption,
     SeparatorOption,
+    TargetNodeOption,
+    TaskName,
+    TaskOption,
+    TestFractionOption,
+    TestOption,
+    ValidationFractionOption,
+    ValidationOption,
+    check_listen_option,
+    refuse_csv_options,
     table_format,
+    table_settings,
+    was_given,
 )
+from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result
+from fedkin.data.federated import Target
 from fedkin.data.lists import missing_codes, name_list
+from fedkin.data.table_request import TableRequest, parse_nodes
 from fedkin.errors import InputError
 from fedkin.flower import certificates
 from fedkin.flower.certificates import require_flower
-from fedkin.flower.layout import (
-    FederationFile,
-    Layout,
-    ServerEntry,
-    new_identity,
+from fedkin.flower.layout import FederationFile, Layout, ServerEntry, new_identity
+from fedkin.flower.trial_data import ImageRequest, Prepared, prepare_images, prepare_tables
+
+IMAGES_PANEL = "Nodes with images"
+IMAGE_OPTIONS = ("dataset", "setting", "target")
+JUDGE_OPTIONS = ("validation", "test", "target_node", "validation_fraction", "test_fraction")
+TABLE_OPTIONS = (
+    "label",
+    "task",
+    "positive",
+    "categorical",
+    "drop",
+    "missing",
+    "columns",
+    "no_header",
+    "separator",
+    *JUDGE_OPTIONS,
 )
-
-IMAGES_PANEL = "Nodes that draw images"
-TABLES_PANEL = "The center of nodes with tables"
-
-
-class TargetName(StrEnum):
-    """The two groups of nodes."""
-
-    minority = "minority"
-    majority = "majority"
 
 
 def init(
+    context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to make.")],
     nodes: Annotated[
         int | None,
         typer.Option(
+            "--nodes",
             min=0,
             max=64,
-            help="So many nodes, each with images drawn for it; 0 for a server whose nodes are on "
+            help="How many nodes, each with images drawn for it; 0 for a server whose nodes are on "
             "other machines.",
         ),
     ] = None,
-    node: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]FILE",
-            help="Instead of --nodes: a node's CSV or Parquet file; once for each node.",
-        ),
-    ] = None,
+    node: Annotated[list[str] | None, NODE] = None,
     host: HostOption = None,
     listen: Annotated[
         str,
         typer.Option(
+            "--listen",
             metavar="ADDRESS",
             help="Where the SuperLink listens: 127.0.0.1, or 0.0.0.0 for other machines too.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="The SuperLink's port; default: a free one."),
+        typer.Option("--port", min=1, max=65535, help="The SuperLink's port; default: a free one."),
     ] = None,
     days: DaysOption = certificates.SERVER_DAYS,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same data.")] = 0,
+    seed: SeedOption = 0,
     json: JsonOption = False,
     dataset: Annotated[
-        str, typer.Option(help="The data set that is drawn from.", rich_help_panel=IMAGES_PANEL)
+        str,
+        typer.Option(
+            "--dataset",
+            metavar="NAME",
+            help="The data set to draw images from.",
+            rich_help_panel=IMAGES_PANEL,
+        ),
     ] = "digits",
     setting: Annotated[
         int,
         typer.Option(
-            min=1, max=4, help="How nodes differ (docs/data.md).", rich_help_panel=IMAGES_PANEL
+            "--setting",
+            min=1,
+            max=4,
+            help="A setting of the paper: how nodes differ (docs/data.md).",
+            rich_help_panel=IMAGES_PANEL,
         ),
     ] = 2,
-    target: Annotated[
-        TargetName,
-        typer.Option(help="Whose data the owner's are like.", rich_help_panel=IMAGES_PANEL),
-    ] = TargetName.minority,
-    validation: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The center's own data: what the weights are judged by.",
-            rich_help_panel=TABLES_PANEL,
-        ),
-    ] = None,
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Data to measure the final model on.",
-            rich_help_panel=TABLES_PANEL,
-        ),
-    ] = None,
-    target_node: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Instead of --validation: hold out rows of this node for the center.",
-            rich_help_panel=TABLES_PANEL,
-        ),
-    ] = None,
-    validation_fraction: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of its rows to hold out, 0.3 if not given.", rich_help_panel=TABLES_PANEL
-        ),
-    ] = None,
-    test_fraction: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of its rows to hold out for test as well.", rich_help_panel=TABLES_PANEL
-        ),
-    ] = None,
-    label: LabelOption = None,
+    target: Annotated[str, TARGET] = "minority",
+    validation: ValidationOption = None,
+    test: TestOption = None,
+    target_node: TargetNodeOption = None,
+    validation_fraction: ValidationFractionOption = None,
+    test_fraction: TestFractionOption = None,
+    label: Annotated[str | None, LABEL] = None,
     task: TaskOption = TaskName.classification,
     positive: PositiveOption = None,
     categorical: CategoricalOption = None,
@@ -149,7 +126,7 @@ def init(
     no_header: NoHeaderOption = False,
     separator: SeparatorOption = ",",
 ) -> None:
-    """Make a certificate authority, the server's certificate, a key pair a node, and configurations.
+    """Make the certificates, the key pairs of the nodes and the configuration of a federation.
 
     Examples: fedkin federation init trial --nodes 4
 
@@ -160,9 +137,10 @@ def init(
     check_listen_option(listen)
     _check_empty(layout)
     if (nodes is None) == (not node):
-        raise InputError("say what nodes there are: --nodes 4, or --node FILE for each of them")
+        raise InputError("say which nodes there are: --nodes 4, or --node FILE for each of them")
     if nodes == 1 or (node and len(node) == 1):
         raise InputError("one node alone is no federation: give two or more")
+    _refuse_ignored(context, nodes)
     if node:
         if label is None:
             raise InputError("--label is missing: the column to predict")
@@ -184,35 +162,52 @@ def init(
         options = table_settings(
             label, task, positive, categorical, drop, missing, columns, no_header, separator
         )
+        tables_of_center = [path for path in (validation, test) if path is not None]
+        refuse_csv_options(context, [*parse_nodes(node).values(), *tables_of_center])
 
         def prepare() -> Prepared:
             return prepare_tables(layout, request, options)
     else:
-        _refuse_table_options(label, validation, test, target_node)
 
         def prepare() -> Prepared:
             if not nodes:
                 return Prepared({}, {}, ())
-            return prepare_images(ImageRequest(dataset, setting, target.value, seed, nodes))
+            return prepare_images(ImageRequest(dataset, setting, cast(Target, target), seed, nodes))
 
     hosts = tuple(dict.fromkeys([*(host or ()), *LOCAL_HOSTS]))
     try:
-        prepared = prepare()
-        _write(layout, prepared, hosts, days, ServerEntry(listen=listen, port=port))
+        with notes.status("making the federation …"):
+            prepared = prepare()
+            _write(layout, prepared, hosts, days, ServerEntry(listen=listen, port=port))
     except BaseException:
         shutil.rmtree(layout.directory, ignore_errors=True)  # it was not there, or empty
         raise
     _print_made(layout, hosts, prepared, json)
 
 
-def _refuse_table_options(label: object, *judges: object) -> None:
-    given = (
-        ("--label", label),
-        *zip(("--validation", "--test", "--target-node"), judges, strict=True),
-    )
-    for option, value in given:
-        if value is not None:
-            raise InputError(f"{option} is of tables: give them with --node FILE, not --nodes")
+def _refuse_ignored(context: typer.Context, nodes: int | None) -> None:
+    """Refuse options that would change nothing with the nodes that were asked for."""
+    if nodes is None:
+        if given := was_given(context, *IMAGE_OPTIONS):
+            raise InputError(
+                f"{given[0]} is for nodes with images: leave it out, or give --nodes 4 in place of --node"
+            )
+        if was_given(context, "seed") and not was_given(context, "target_node"):
+            raise InputError(
+                "--seed decides which rows --target-node holds out: add --target-node NAME, or leave it "
+                "out"
+            )
+        return
+    if given := was_given(context, *TABLE_OPTIONS):
+        raise InputError(
+            f"{given[0]} is for nodes with tables: leave it out, or give --node FILE for each node in "
+            "place of --nodes"
+        )
+    if nodes == 0 and (given := was_given(context, *IMAGE_OPTIONS, "seed")):
+        raise InputError(
+            f"{given[0]} is for nodes on this machine, and --nodes 0 makes none: leave it out; nodes "
+            "elsewhere have their own data"
+        )
 
 
 def _write(
@@ -243,17 +238,17 @@ def _write(
 
 def _check_empty(layout: Layout) -> None:
     if layout.directory.exists() and not layout.directory.is_dir():
-        raise InputError(f"{layout.directory} is a file: name a directory")
+        raise InputError(f"{layout.directory} is a file: choose a directory")
     if layout.directory.is_dir() and any(layout.directory.iterdir()):
         raise InputError(
-            f"{layout.directory} is not empty: keys are never written over; name another directory"
+            f"{layout.directory} is not empty: keys are never written over; choose another directory"
         )
 
 
 def _print_made(layout: Layout, hosts: tuple[str, ...], prepared: Prepared, json: bool) -> None:
     names = [node.name for node in prepared.nodes]
     for note in prepared.notes:
-        notes.print(f"note: {note}", markup=False, soft_wrap=True)
+        print_note(f"note: {note}")
     if json:
         print_json(
             {
@@ -261,18 +256,19 @@ def _print_made(layout: Layout, hosts: tuple[str, ...], prepared: Prepared, json
                 "configuration": str(layout.file),
                 "hosts": list(hosts),
                 "nodes": names,
-            }
+            },
+            schema="federation.init/1",
         )
         return
-
-    def line(text: str) -> None:
-        results.print(text, markup=False, soft_wrap=True)
-
     expires = certificates.describe(layout.server_certificate).expires
-    line(f"certificate authority: {layout.authority} (its key, ca.key, stays on this machine)")
-    line(f"server certificate: for {', '.join(hosts)}, until {expires:%Y-%m-%d}")
+    print_result(
+        f"certificate authority: {layout.authority} (its key, ca.key, stays on this machine)"
+    )
+    print_result(f"server certificate: for {', '.join(hosts)}, until {expires:%Y-%m-%d}")
     if names:
-        line(f"nodes: {', '.join(names)}, each with a key pair in {layout.directory / 'nodes'}")
-    line(f"configuration: {layout.file}")
+        print_result(
+            f"nodes: {', '.join(names)}, each with a key pair in {layout.directory / 'nodes'}"
+        )
+    print_result(f"configuration: {layout.file}")
     following = "up" if names else "superlink"
-    line(f"start it with: fedkin federation {following} {layout.directory}")
+    print_result(f"start it with: fedkin federation {following} {layout.directory}")

@@ -1,4 +1,4 @@
-"""From the files named on the command line to the tables of a federation."""
+"""From the names of files to the tables of a federation."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedkin.errors import InputError
 
 @dataclass(frozen=True)
 class TableRequest:
-    """What the user asked for."""
+    """Which tables to read, and what their columns mean."""
 
     nodes: tuple[str, ...]
     """Files, or NAME=FILE."""
@@ -33,7 +33,7 @@ class TableRequest:
 
 
 class GatheredTables(NamedTuple):
-    """The tables of a federation, every row with a label, and what the user should know of them."""
+    """The tables of a federation, every row with a label, and notes for the user about them."""
 
     nodes: dict[str, Table]
     validation: Table
@@ -42,7 +42,7 @@ class GatheredTables(NamedTuple):
 
 
 def gather(request: TableRequest) -> GatheredTables:
-    """Read the files, prepare the labels and, if asked to, hold out rows of the target node."""
+    """Read the files, prepare the labels and, if requested, hold out rows of the target node."""
     _check_judges(request)
     files = parse_nodes(request.nodes)
     _check_no_file_twice(request, files)
@@ -56,18 +56,18 @@ def gather(request: TableRequest) -> GatheredTables:
         if path is not None
     }
     _check_options_name_columns(request, [*nodes.values(), *judges.values()])
-    told: list[str] = []
-    nodes = {name: _prepare_label(table, request, told) for name, table in nodes.items()}
-    judges = {kind: _prepare_label(table, request, told) for kind, table in judges.items()}
+    notes: list[str] = []
+    nodes = {name: _prepare_label(table, request, notes) for name, table in nodes.items()}
+    judges = {kind: _prepare_label(table, request, notes) for kind, table in judges.items()}
     if request.positive is not None:
         _check_rule_divides(request, [*nodes.values(), *judges.values()])
     if request.target_node is not None:
         nodes, judges = _hold_out(request, nodes, judges)
-    return GatheredTables(nodes, judges["validation"], judges.get("test"), told)
+    return GatheredTables(nodes, judges["validation"], judges.get("test"), notes)
 
 
 def parse_nodes(written: Sequence[str]) -> dict[str, Path]:
-    """Return the file of each node by its name: the one given, else the file's."""
+    """Return the file of each node by its name: the given one, or that of the file."""
     files: dict[str, Path] = {}
     for item in written:
         name, equals, path = item.partition("=")
@@ -117,13 +117,13 @@ def _check_no_file_twice(request: TableRequest, files: Mapping[str, Path]) -> No
         other = seen.setdefault(path.resolve(), role)
         if other != role:
             raise InputError(
-                f"{path} is both {other} and {role}; every table needs rows of its own (to hold "
-                "rows of a node out, use --target-node)"
+                f"{path} is both {other} and {role}; every table needs its own rows (to hold "
+                "out rows of a node, use --target-node)"
             )
 
 
 def _check_options_name_columns(request: TableRequest, tables: Collection[Table]) -> None:
-    """An option that names a column of no table would change nothing: it is misspelt."""
+    """An option that names a column of no table would change nothing: it is misspelled."""
     present = dict.fromkeys(name for table in tables for name in table.columns)
     dropped = set().union(*(table.dropped for table in tables))
     if request.label in dropped:
@@ -141,11 +141,11 @@ def _check_options_name_columns(request: TableRequest, tables: Collection[Table]
                 )
 
 
-def _prepare_label(table: Table, request: TableRequest, told: list[str]) -> Table:
+def _prepare_label(table: Table, request: TableRequest, notes: list[str]) -> Table:
     table = table.with_missing_codes(request.missing_codes)
     labeled = keep_labeled(table, request.label)
     if labeled.rows < table.rows:
-        told.append(
+        notes.append(
             f"{table.owner}: {table.rows - labeled.rows} of {table.rows} rows have no "
             f"'{request.label}' and are left out"
         )

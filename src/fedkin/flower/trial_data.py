@@ -1,4 +1,4 @@
-"""The data of a trial federation: who holds what, and what the center has for itself."""
+"""The data of a trial federation: what each node and the center have."""
 
 import csv
 import io
@@ -9,19 +9,19 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
-from fedkin.cli.fit_tables import TableRequest, gather, parse_nodes
 from fedkin.data.federated import Target
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.data.table_federation import federate
-from fedkin.data.tables import Table, TableFormat
+from fedkin.data.table_request import TableRequest, gather, parse_nodes
+from fedkin.data.tables import Table, TableFormat, is_parquet
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.layout import Layout, NodeEntry, Option, check_name
 
 
 class Prepared(NamedTuple):
-    """What `federation.toml` says of data."""
+    """What `federation.toml` says about data."""
 
     data: dict[str, Option]
     center: dict[str, str]
@@ -41,12 +41,12 @@ class ImageRequest:
 
 
 def prepare_images(request: ImageRequest) -> Prepared:
-    """Share images out: every node draws its own, by the same seed as the center."""
+    """Divide images among nodes: each draws its own, with the same seed as the center."""
     groups = {
         "minority": request.nodes // 2,
         "majority": request.nodes - request.nodes // 2,
     }
-    # Drawn here only to find out what is wrong while somebody looks.
+    # Drawn here only to report mistakes now, and not in the log of a node.
     federation = sample_federation(
         load_images(request.dataset),
         paper_setting(request.dataset, request.setting),
@@ -67,11 +67,11 @@ def prepare_images(request: ImageRequest) -> Prepared:
 
 
 def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Option]) -> Prepared:
-    """Check the tables as `fedkin fit` does, and part the rows that the center holds out of a node.
+    """Check the tables as `fedkin fit` does, and split off the rows that are held out for the center.
 
     Args:
-        layout: Where the parts are written; other tables stay where they are.
-        request: What was asked for.
+        layout: Where the split tables are written; other tables stay where they are.
+        request: The tables and what their columns mean.
         options: How tables are read, as the settings of a node.
     """
     files = parse_nodes(request.nodes)
@@ -111,18 +111,13 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
 
 
 def _ending(source: Path) -> str:
-    return ".parquet" if _is_parquet(source) else ".csv"
-
-
-def _is_parquet(source: Path) -> bool:
-    with source.open("rb") as file:
-        return file.read(4) == b"PAR1"
+    return ".parquet" if is_parquet(source) else ".csv"
 
 
 def write_rows(source: Path, table: Table, path: Path, table_format: TableFormat) -> None:
-    """Write the rows of a file that a table was made of, as they stand in the file."""
+    """Write the rows of a file that are in a table, as they are in the file."""
     make_private_directory(path.parent)
-    if _is_parquet(source):
+    if is_parquet(source):
         pq.write_table(pq.read_table(source).take(table.positions - 1), path)
         return
     text = source.read_bytes().decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""How demo, fit and run end: a compact table, the weights as bars, and the report's path."""
+"""The end of demo, fit and studies: a compact table, the weights as bars, and the path of the report."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,8 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.cli.output import results
-from fedkin.cli.tables import BAR_WIDTH, weight_bars
+from fedkin.cli.output import BAR_WIDTH, print_result, results, weight_bars
 from fedkin.report import answer, curves
 from fedkin.report.reading import Record, read_record
 from fedkin.report.style import setting_title
@@ -16,7 +15,7 @@ from fedkin.report.tables import entry, rows_by_cell, summary
 
 
 def write_report(directory: Path) -> tuple[Record, Path]:
-    """Read what a command has written, and write the page beside it."""
+    """Read the results of a command, and write the page next to them."""
     from fedkin.report import html
 
     record = read_record(directory)
@@ -24,11 +23,11 @@ def write_report(directory: Path) -> tuple[Record, Path]:
 
 
 def print_study(record: Record, page: Path) -> None:
-    """Show the end of a study."""
+    """Show the results of a study."""
     results.print(_costs(record) if len(record.cells) == 1 else _accuracies(record))
     label = answer.main_label(record)
     if label is not None:
-        results.print(f"\nWhom to learn with ({label}):\n", markup=False)
+        results.print(f"\nThe weights of the nodes ({label}):\n", markup=False)
         results.print(_weights(record, label))
     results.print(f"\n{answer.whom(record, label)}", markup=False)
     results.print(answer.brings(record, answer.subject(record)), markup=False)
@@ -36,12 +35,12 @@ def print_study(record: Record, page: Path) -> None:
 
 
 def print_path(page: Path) -> None:
-    """Name the report, alone on its line, so that it can be clicked or copied."""
-    results.print(f"\nreport: {page}", markup=False, soft_wrap=True)
+    """Print the path of the report on its own line, so that it can be clicked or copied."""
+    print_result(f"\nreport: {page}")
 
 
 def _accuracies(record: Record) -> Table:
-    """Show mean ± standard deviation over seeds, a row a cell, a column a method."""
+    """Show mean ± standard deviation over seeds: one row per cell, one column per method."""
     table = Table(box=None, padding=(0, 1), header_style="bold")
     table.add_column("test accuracy", no_wrap=True)
     for label in record.labels:
@@ -80,7 +79,7 @@ def _costs(record: Record) -> Table:
 
 
 def _weights(record: Record, label: str) -> Table:
-    """Bars of nodes where there is one federation, else the share of similar nodes in each cell."""
+    """Draw bars of nodes for one federation, otherwise the share of similar nodes in each cell."""
     learned = [cell for cell in record.cells if label in curves.learners(record, cell)]
     if len(learned) == 1:
         final = curves.final_weights(record, learned[0], label)

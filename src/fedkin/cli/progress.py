@@ -1,4 +1,4 @@
-"""One live display of a study: runs done, the running ones with their accuracy, time left."""
+"""The progress of a study: runs done, the accuracy of those under way, the time left."""
 
 import time
 from types import TracebackType
@@ -9,18 +9,18 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.studies.study import Report
+from fedkin.events import Event, RunFailed, RunFinished, StepDone
 
 
 class StudyDisplay:
-    """Live on a terminal; elsewhere one line a finished run."""
+    """Live on a terminal; elsewhere one line per finished run."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._phase, self._total, self._finished, self._failed = "", 0, 0, 0
         self._since, self._done_since = time.monotonic(), 0
-        self._running: dict[str, Report] = {}
-        self._ended: set[str] = set()
+        self._running: dict[str, StepDone] = {}
+        self._last_steps: dict[str, StepDone] = {}
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4)
 
     def __enter__(self) -> "StudyDisplay":
@@ -44,15 +44,17 @@ class StudyDisplay:
         if finished:
             self._console.print(f"{phase}: {finished} of {total} runs were finished before")
 
-    def report(self, report: Report) -> None:
+    def event(self, event: Event) -> None:
         """See `Display`."""
-        if report.run not in self._ended:  # a last report may come after the end
-            self._running[report.run] = report
+        if isinstance(event, StepDone):
+            self._running[event.run] = self._last_steps[event.run] = event
+        elif isinstance(event, RunFinished | RunFailed):
+            self._running.pop(event.run, None)
 
     def done(self, run: str, error: str | None) -> None:
         """See `Display`."""
-        last = self._running.pop(run, None)
-        self._ended.add(run)
+        self._running.pop(run, None)
+        last = self._last_steps.pop(run, None)
         self._done_since += 1
         count = f"{self._finished + self._failed + 1}/{self._total}"
         if error is not None:
@@ -60,9 +62,10 @@ class StudyDisplay:
             self._console.print(f"{count} failed: {run}: {error}", style="red", markup=False)
             return
         self._finished += 1
-        accuracy = "" if last is None else f", test accuracy {last.test_accuracy:.3f} at the end"
+        accuracy = None if last is None else last.test_accuracy
+        at_the_end = "" if accuracy is None else f", test accuracy {accuracy:.3f} at the end"
         if not self._console.is_terminal:
-            self._console.print(f"{count} {run}{accuracy}", markup=False)
+            self._console.print(f"{count} {run}{at_the_end}", markup=False)
 
     def _render(self) -> RenderableType:
         done = self._finished + self._failed
@@ -73,13 +76,13 @@ class StudyDisplay:
             self._time_left(done),
         )
         lines = Table.grid(padding=(0, 2))
-        for report in self._running.values():
+        for last in self._running.values():
+            scores = {"validation": last.validation_accuracy, "test": last.test_accuracy}
             lines.add_row(
-                Text(report.run),
-                f"step {report.step}",
-                f"{report.synchronizations} synchronizations",
-                f"validation {report.validation_accuracy:.3f}",
-                f"test {report.test_accuracy:.3f}",
+                Text(last.run),
+                f"step {last.step}",
+                f"{last.synchronizations} synchronizations",
+                *(f"{name} {score:.3f}" for name, score in scores.items() if score is not None),
             )
         return Group(head, lines)
 

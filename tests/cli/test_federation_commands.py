@@ -247,7 +247,7 @@ def test_status_and_down_of_what_is_down(fedkin, trial):
     answer = json.loads(fedkin("status", "trial", "--json").out)
     assert answer["superlink"] == {"state": "down", "process": None, "port": None}
     assert {node["state"] for node in answer["nodes"].values()} == {"down"}
-    assert json.loads(fedkin("down", "trial", "--json").out) == {"stopped": []}
+    assert json.loads(fedkin("down", "trial", "--json").out)["stopped_processes"] == []
 
 
 def test_a_stale_record_of_a_start_does_no_harm(fedkin, trial):
@@ -322,7 +322,7 @@ def test_results_of_tables_are_not_written_over(fedkin, tables, tmp_path, monkey
     assert fedkin("init", "f", *tables, "--validation", "own.csv").status == 0
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "weights.json").write_text("{}")
-    monkeypatch.setattr("fedkin.cli.federation_run.check_ready", lambda *_: None)
+    monkeypatch.setattr("fedkin.cli.federation.run.check_ready", lambda *_: None)
     Layout(tmp_path / "f").write_running(Running(ports={SUPERLINK: 1}))
     answer = fedkin("run", "f", "--out", "r")
     refused(answer, "is not empty", "another --out")
@@ -370,7 +370,7 @@ def become(monkeypatch):
         became.append((command, variables))
         raise SystemExit(0)
 
-    monkeypatch.setattr("fedkin.cli.federation_machines.become", note)
+    monkeypatch.setattr("fedkin.cli.federation.foreground.become", note)
     return became
 
 
@@ -380,7 +380,7 @@ def credentials(fedkin, trial, tmp_path):
     return ["--ca", trial / "certificates" / "ca.pem", "--key", "node.key"]
 
 
-NODE = ["node", "--superlink", "localhost:8000", "--data", "a.csv", "--label", "outcome"]
+NODE = ["node", "--superlink", "localhost:8000", "--table", "a.csv", "--label", "outcome"]
 
 
 def test_a_node_is_started_with_tls_and_its_key(fedkin, tables, credentials, become, tmp_path):
@@ -440,7 +440,7 @@ def test_insecure_has_to_be_asked_for(fedkin, tables, credentials, become):
         ({"--superlink": "https://localhost:8000"}, ["HOST:PORT without http://"]),
         ({"--superlink": "localhost"}, ["HOST:PORT", "link.example.org:8000"]),
         ({"--superlink": "localhost:99999"}, ["HOST:PORT"]),
-        ({"--data": "none.csv"}, ["there is no file", "none.csv"]),
+        ({"--table": "none.csv"}, ["there is no file", "none.csv"]),
         ({"--label": "outcom"}, ["no column 'outcom'", "outcome"]),
         ({"--name": "a b"}, ["'a b'", "--name"]),
         ({"--minimum-points": "41"}, ["40 rows", "--minimum-points is 41"]),
@@ -498,7 +498,7 @@ def test_an_expired_certificate_is_refused_and_an_old_one_is_warned_of(
         def now(cls, zone=None):
             return super().now(zone) + datetime.timedelta(days=21)
 
-    monkeypatch.setattr("fedkin.cli.federation_machines.datetime.datetime", Later)
+    monkeypatch.setattr("fedkin.cli.federation.superlink.datetime.datetime", Later)
     refused(fedkin("superlink", "trial", "--port", port), "has expired", "renew")
 
 
