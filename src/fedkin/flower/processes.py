@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fedkin
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.internals.environment import HOME_VARIABLE, POLL_VARIABLES, QUIET_VARIABLES
@@ -47,7 +48,7 @@ def quiet_environment() -> dict[str, str]:
         "PATH": search,
         # Children import the fedkin that runs here, installed or not.
         "PYTHONPATH": os.pathsep.join(
-            dict.fromkeys([str(Path(__file__).parents[3]), *_given_python_path()])
+            dict.fromkeys([str(Path(fedkin.__file__).resolve().parents[1]), *_given_python_path()])
         ),
         "PYTHONUNBUFFERED": "1",
         **QUIET_VARIABLES,
