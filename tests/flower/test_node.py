@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+import fedkin
 from fedkin.errors import InputError
 from fedkin.flower import node as node_module
 from fedkin.flower import node_data, wire
@@ -26,7 +27,7 @@ from fedkin.flower.wire import Parcel, Refusal
 from flower.fake_grid import through_bytes
 from flower.trials import JOIN, settings
 
-SOURCE = Path(node_module.__file__).parents[3]
+SOURCE = Path(fedkin.__file__).parents[1]
 SIZE = 650
 TASK = {
     "kind": "task",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+import fedkin
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.internals.environment import HOME_VARIABLE, POLL_VARIABLES, QUIET_VARIABLES
@@ -49,7 +50,7 @@ def quiet_environment() -> dict[str, str]:
         "PATH": search,
         # Children import the fedkin that runs here, installed or not.
         "PYTHONPATH": os.pathsep.join(
-            dict.fromkeys([str(Path(__file__).parents[3]), *_given_python_path()])
+            dict.fromkeys([str(Path(fedkin.__file__).resolve().parents[1]), *_given_python_path()])
         ),
         "PYTHONUNBUFFERED": "1",
         **QUIET_VARIABLES,
