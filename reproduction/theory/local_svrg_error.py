@@ -1,4 +1,4 @@
-"""Local-SVRG's error beside the bound of `thm:localsvrg_complexity`: the first panel of `theory rates`.
+"""Local-SVRG's error next to the bound of `thm:localsvrg_complexity`: the first panel of `rates`.
 
 The error of the weighted average after T steps, mean over many runs, for several periods τ and step sizes γ.
 """
@@ -12,11 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedkin.claims.defaults import LOCAL_SVRG_RUNS
-from fedkin.claims.quadratic_svrg import RANDOM_BITS, QuadraticNodes, local_svrg, quadratic_nodes
-from fedkin.claims.tables import numbers
 from fedkin.theory.schedules import largest_learning_rate, local_svrg_bound
 from fedkin.types import Array, Key
+from reproduction.theory.defaults import LOCAL_SVRG_RUNS
+from reproduction.theory.quadratic_svrg import (
+    RANDOM_BITS,
+    QuadraticNodes,
+    local_svrg,
+    quadratic_nodes,
+)
+from reproduction.theory.tables import numbers
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class SvrgStudy:
 
 
 def measure_local_svrg(study: SvrgStudy, progress: Callable[[str], None]) -> pd.DataFrame:
-    """Return the measured error and its bound: one row a τ, γ and T."""
+    """Return the measured error and its bound: one row per τ, γ and T."""
     with jax.enable_x64(True):
         rng = np.random.default_rng(study.seed)
         nodes, targets = heterogeneous_nodes(rng)

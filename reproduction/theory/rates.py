@@ -1,8 +1,8 @@
-r"""`fedkin theory rates`: how many rounds do Algorithms 2 and 3 need to reach ε?
+r"""The command `rates`: how many rounds do Algorithms 2 and 3 need to reach ε?
 
 They are run with the theory's schedule on a federation built to be hard (`hard_federation`); after every
-outer iteration the synchronizations spent and the accuracy reached. `slopes` fits powers to them, and
-`local_svrg_error` looks at Algorithm 1.
+outer iteration, the synchronizations spent and the accuracy reached are noted. `slopes` fits powers to
+them; `local_svrg_error` is about Algorithm 1.
 """
 
 import math
@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedkin.claims.hard_federation import HardFederation, hard_federation
-from fedkin.claims.quadratic_svrg import RANDOM_BITS, local_svrg
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.theory.schedules import OuterProblem, Schedule
 from fedkin.types import Array, Key
+from reproduction.theory.hard_federation import HardFederation, hard_federation
+from reproduction.theory.quadratic_svrg import RANDOM_BITS, local_svrg
 
 ASYMPTOTIC = 24
 """Slopes are fitted from this outer iteration on: two and a half times the nine in which Algorithm 2 solves
@@ -48,7 +48,7 @@ class RoundsStudy:
     seed: int = 0
 
     def with_effort(self, factor: float) -> "RoundsStudy":
-        """Return the study with so many times the outer iterations, but enough for a fit."""
+        """Return the study with the outer iterations multiplied by a factor, but with enough for a fit."""
         first, second, third, fourth = (
             max(2 * ASYMPTOTIC, round(factor * count)) for count in self.iterations
         )

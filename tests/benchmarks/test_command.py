@@ -1,22 +1,22 @@
-"""`fedkin bench`: mistakes, and the probes in processes of their own."""
+"""`python -m benchmarks`: mistakes, and the probes in separate processes."""
 
 import pytest
 from typer.testing import CliRunner
 
-from fedkin.bench.probe import probe
-from fedkin.cli.app import app
+from benchmarks.command import app
+from benchmarks.probe import probe
 from fedkin.errors import FedkinError
 
 
 def refused(*arguments):
-    found = CliRunner().invoke(app, ["bench", *arguments])
+    found = CliRunner().invoke(app, list(arguments))
     assert found.exit_code != 0
     return str(found.exception) + found.output
 
 
 def test_without_pytorch_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'fedkin[bench]'" in refused()
+    assert "pip install '.[bench]'" in refused()
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,6 @@ def test_a_second_process_does_not_compile_again(tmp_path):
     assert sum(second["seconds"].values()) < 0.6 * sum(first["seconds"].values())
 
 
-def test_a_probe_that_fails_says_why():
+def test_a_probe_that_fails_says_why(tmp_path):
     with pytest.raises(FedkinError, match="no such network"):
-        probe({"probe": "compilation", "network": "no such network", "cache": ""})
+        probe({"probe": "compilation", "network": "no such network", "cache": str(tmp_path)})

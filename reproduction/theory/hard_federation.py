@@ -1,4 +1,4 @@
-"""The federation on which `fedkin theory rates` counts rounds: built to be as hard as the theory allows.
+"""The federation on which `rates` counts rounds: built to be as hard as the theory allows.
 
 θ_k = a_k e_k with a_k² falling over decades, and best weights that differ from equal ones by the same amount
 everywhere. So there is always a direction left in which F is too flat for the steps taken so far, and the
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.claims.quadratic_svrg import QuadraticNodes, quadratic_nodes
 from fedkin.theory.constants import Constants
 from fedkin.theory.schedules import OuterProblem
 from fedkin.types import Array
+from reproduction.theory.quadratic_svrg import QuadraticNodes, quadratic_nodes
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class HardFederation:
     targets: Array
     """c_k = H θ_k of each node."""
     truths: Array
-    """θ_k, one a row."""
+    """θ_k, one per row."""
     validation_target: Array
     """H θ_0: ∇L_0(θ) = Hθ − this."""
     constants: Constants

@@ -5,11 +5,12 @@ import math
 import jax
 import jax.extend
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.interpreters import partial_eval
 
-from fedkin.bench import work
-from fedkin.bench.problem import NETWORKS, BenchProblem
+from benchmarks import work
+from benchmarks.problem import NETWORKS, BenchProblem
 from fedkin.models.objective import Batch
 from fedkin.nodes import oracles
 
@@ -46,7 +47,34 @@ def test_operations_are_those_of_the_products_that_jax_computes(network):
     assert product_operations(needed) == POINTS * work.product_flops(problem.model)
 
 
-def test_limits_are_those_of_a_computer():
-    limits = work.measure_limits(threads=1, repeats=1)
-    assert 1e8 < limits.flops < 1e14
-    assert 1e8 < limits.bandwidth < 1e12
+class Clock:
+    """Time that passes only in the operations that are measured, each as long as a test says."""
+
+    def __init__(self, monkeypatch, **durations):
+        self.now = 0.0
+        self.done = {name: [] for name in durations}
+        monkeypatch.setattr(work.time, "perf_counter", lambda: self.now)
+        for name, seconds in durations.items():
+            monkeypatch.setattr(work.np, name, self.slow(name, getattr(np, name), iter(seconds)))
+
+    def slow(self, name, operation, seconds):
+        def measured(*arrays):
+            self.now += next(seconds)
+            self.done[name].append([array.shape for array in arrays])
+            return operation(*arrays)
+
+        return measured
+
+
+def test_limits_are_what_the_fastest_product_and_copy_do_in_a_second(monkeypatch):
+    monkeypatch.setattr(work, "MATRIX", 30)
+    monkeypatch.setattr(work, "COPIED_BYTES", 8000)
+    # The copies are two, one for each thread, and it takes both of them to copy all bytes.
+    clock = Clock(monkeypatch, matmul=[0.5, 0.2, 0.4], copyto=[0.1, 0.1, 0.3, 0.1, 0.1, 0.2])
+    limits = work.measure_limits(threads=2, repeats=3)
+    assert clock.done["matmul"] == [[(30, 30), (30, 30)]] * 3
+    assert clock.done["copyto"] == [[(4000,), (4000,)]] * 6
+    # A product of n × n matrices takes n³ multiplications and as many additions.
+    assert limits.flops == pytest.approx(2 * 30**3 / 0.2)
+    # Each byte is read and written.
+    assert limits.bandwidth == pytest.approx(2 * 8000 / 0.2)

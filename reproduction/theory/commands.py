@@ -1,4 +1,4 @@
-"""`fedkin theory`: the paper's theory, measured. Each command makes a figure and a table."""
+"""`python -m reproduction.theory`: the paper's theory, measured. Each command makes a figure and a table."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from fedkin.claims import defaults
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.errors import InputError
+from reproduction.theory import defaults
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure what the paper's theory claims: a figure and a table each (docs/theory.md).",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure what the paper's theory claims: each command makes a figure and a table (docs/theory.md).",
 )
 
 OutOption = Annotated[
@@ -44,11 +46,11 @@ def rates(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Local-SVRG's error beside its bound; rounds until ε of Algorithms 2 and 3 with fitted slopes."""
+    """Local-SVRG's error next to its bound; rounds until ε of Algorithms 2 and 3 with fitted slopes."""
     _prepare(out)
-    from fedkin.claims import figures, local_svrg_error
-    from fedkin.claims import rates as claims
-    from fedkin.claims.slopes import fit_slopes
+    from reproduction.theory import figures, local_svrg_error
+    from reproduction.theory import rates as claims
+    from reproduction.theory.slopes import fit_slopes
 
     study = claims.RoundsStudy(seed=seed).with_effort(effort)
     with _progress() as progress:
@@ -108,9 +110,9 @@ def regimes(
 ) -> None:
     """Who wins: Bi-level, local training or equal weights, over n_valid × G and n_train × G."""
     _prepare(out)
-    from fedkin.claims import figures
-    from fedkin.claims import regimes as claims
-    from fedkin.claims.tables import numbers
+    from reproduction.theory import figures
+    from reproduction.theory import regimes as claims
+    from reproduction.theory.tables import numbers
 
     study = claims.RegimeStudy(runs=runs, seed=seed)
     with _progress(len(list(study.cells()))) as progress:
@@ -169,10 +171,10 @@ def cap(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """What the cap b on a weight and the number J of similar nodes do to Bi-level's excess risk."""
+    """How the cap b on a weight and the number J of similar nodes change Bi-level's excess risk."""
     _prepare(out)
-    from fedkin.claims import cap as claims
-    from fedkin.claims import figures
+    from reproduction.theory import cap as claims
+    from reproduction.theory import figures
 
     study = claims.CapStudy(runs=runs, seed=seed)
     with _progress() as progress:
@@ -215,8 +217,8 @@ def examples(
 ) -> None:
     """The paper's worked examples: mean estimation, and the error bound with r = 2."""
     _prepare(out)
-    from fedkin.claims import examples as claims
-    from fedkin.claims import figures
+    from reproduction.theory import examples as claims
+    from reproduction.theory import figures
 
     study = claims.ExampleStudy(runs=runs, seed=seed)
     with _progress() as progress:
@@ -269,7 +271,7 @@ def _prepare(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"--out {out} is no directory that can be written to: {error.strerror}"
+            f"--out {out} is not a directory that can be written to: {error.strerror}"
         ) from error
 
 
@@ -289,7 +291,7 @@ def _progress(total: int | None = None) -> Iterator[Callable[[str], None]]:
 
 
 def _write(out: Path, name: str, figure: "Figure", tables: "dict[str, pd.DataFrame]") -> list[Path]:
-    from fedkin.claims.figures import save_figure
+    from reproduction.theory.figures import save_figure
 
     written = save_figure(figure, out, name)
     for title, table in tables.items():

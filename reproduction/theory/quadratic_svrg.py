@@ -3,7 +3,7 @@ r"""Algorithm 1 on ridge regression, for many runs at once.
 The studies need millions of steps of tiny problems, many times over. For quadratic losses the gradient of a
 point is :math:`x_i (x_i^\top \theta) + \lambda\theta - c_i`, so a whole step of all runs and nodes is a few
 operations on one array, and a node's full gradient one product. The same algorithm as in
-`fedkin.methods.local_svrg.node`, step by step and draw by draw; a test holds the two together.
+`fedkin.methods.local_svrg.node`, step by step and draw by draw; a test compares the two.
 """
 
 from functools import partial
@@ -89,8 +89,9 @@ def local_svrg(
         averaging_rate: ρ = min{γμ, q/4}.
         period: τ.
         rounds: The number of synchronizations; no other number asks for other compiled code.
-        every: Keep the average after so many rounds …
-        keep: … and so many of them: the first ones, the last of which is the result if it is reached.
+        every: The number of rounds between two averages that are kept.
+        keep: The number of averages kept, from the first on; the last one is the result if the rounds
+            reach it.
 
     Returns:
         The weighted averages x̄: (keep, runs, features).

@@ -1,4 +1,4 @@
-"""`fedkin bench`: the engine against a plain PyTorch loop."""
+"""`python -m benchmarks`: the engine against a plain PyTorch loop."""
 
 import importlib.util
 import os
@@ -14,21 +14,26 @@ from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.errors import InputError
 
 if TYPE_CHECKING:
-    from fedkin.bench.contests import Outcome
-    from fedkin.bench.work import Limits
+    from benchmarks.contests import Outcome
+    from benchmarks.work import Limits
+
+app = typer.Typer(
+    pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 SCALES = (15, 150, 1500)
 """Numbers of nodes to show how time and memory grow."""
 
 
+@app.command()
 def bench(
     network: Annotated[
         list[str] | None,
         typer.Option(help="Fashion-MNIST or CIFAR-10; both if not given. May be repeated."),
     ] = None,
-    points: Annotated[int, typer.Option(min=50, help="Images a node, a multiple of 50.")] = 4000,
+    points: Annotated[int, typer.Option(min=50, help="Images per node, a multiple of 50.")] = 4000,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Timed turns of each; the median counts.")
+        int, typer.Option(min=1, help="Timed turns of each side; the median counts.")
     ] = 3,
     outer: Annotated[
         int, typer.Option(min=1, help="Outer iterations of the whole run (the paper's: 20).")
@@ -48,14 +53,14 @@ def bench(
         raise InputError(f"--plot {plot}: the name must end in .svg, .png or .pdf")
     if importlib.util.find_spec("torch") is None:
         raise InputError(
-            "the benchmark compares with PyTorch, which is not installed: "
-            "pip install 'fedkin[bench]', or run `make bench`"
+            "the benchmark compares with PyTorch, which is not installed: run `make bench`, or "
+            "pip install '.[bench]' in the repository"
         )
     # Heavy imports, and PyTorch is an extra.
-    from fedkin.bench import contests, work
-    from fedkin.bench.figure import draw_outcomes
-    from fedkin.bench.paper_run import paper_run
-    from fedkin.bench.problem import NETWORKS, BenchProblem
+    from benchmarks import contests, work
+    from benchmarks.engine import time_paper_run
+    from benchmarks.figure import draw_outcomes
+    from benchmarks.problem import NETWORKS, BenchProblem
 
     for name in network or ():
         if name not in NETWORKS:
@@ -73,7 +78,7 @@ def bench(
             notes.print(f"{name}: {contest.name} …")
             outcomes.append(contests.run_contest(problem, contest, limits, repeats))
         notes.print(f"{name}: {outer} outer iterations of a whole run …")
-        done = paper_run(problem, outer)
+        done = time_paper_run(listed.engine, outer)
         torch_step = next(o.torch_seconds for o in outcomes if o.network == name)
         runs[name] = asdict(done) | {"share": done.seconds / (done.steps * torch_step)}
     answer: dict[str, Any] = {
@@ -96,7 +101,7 @@ def bench(
 
 
 def _probes() -> dict[str, Any]:
-    from fedkin.bench.probe import probe
+    from benchmarks.probe import probe
 
     scales = []
     for nodes in SCALES:
@@ -104,7 +109,7 @@ def _probes() -> dict[str, Any]:
         scales.append(probe({"probe": "scaling", "nodes": nodes, "points": 400}))
     compilation = {}
     for name in ("Fashion-MNIST", "CIFAR-10"):
-        notes.print(f"{name}: compilation, and starting again …")
+        notes.print(f"{name}: compilation, and a second start …")
         with tempfile.TemporaryDirectory() as cache:
             settings = {"probe": "compilation", "network": name, "cache": cache}
             compilation[name] = {"first": probe(settings), "second": probe(settings)}
@@ -124,7 +129,7 @@ def _show(answer: dict[str, Any], outcomes: list["Outcome"], limits: "Limits") -
             f"{outcome.fedkin_seconds * 1e3:.2f} ms",
             f"{outcome.torch_seconds * 1e3:.1f} ms",
             f"{outcome.ratio:.1f}",
-            f"{outcome.points_a_second:,.0f}",
+            f"{outcome.points_per_second:,.0f}",
             f"{outcome.matmul_share:.1%}",
             f"{outcome.bandwidth_share:.1%}",
             f"{outcome.difference:.0e}",
@@ -143,7 +148,7 @@ def _show(answer: dict[str, Any], outcomes: list["Outcome"], limits: "Limits") -
         )
     for scale in answer.get("scaling", ()):
         results.print(
-            f"{scale['nodes']} nodes: {scale['node_step_microseconds']:.0f} µs a node and step, "
+            f"{scale['nodes']} nodes: {scale['node_step_microseconds']:.0f} µs per node and step, "
             f"{scale['peak_megabytes']:.0f} MB at most for {scale['data_megabytes']:.0f} MB of images."
         )
     for name, both in answer.get("compilation", {}).items():

@@ -1,4 +1,4 @@
-"""Powers of ε, fitted to the rounds that `fedkin theory rates` has counted."""
+"""Powers of ε, fitted to the rounds that the command `rates` has counted."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from fedkin.claims.tables import numbers, select
+from reproduction.theory.tables import numbers, select
 
 PREDICTED_SLOPES = {
     ("convex", False): -0.5,

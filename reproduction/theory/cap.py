@@ -1,4 +1,4 @@
-"""`fedkin theory cap`: what the cap b and the number J of similar nodes do to Bi-level's excess risk."""
+"""The command `cap`: how the cap b and the number J of similar nodes change Bi-level's excess risk."""
 
 import math
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pandas as pd
 
-from fedkin.claims.defaults import CAP_RUNS
-from fedkin.claims.linear_regression import Federation, draw_sample, excess_risks
-from fedkin.claims.tables import numbers, select, values
 from fedkin.theory.bounds import Situation, corollary_2
+from reproduction.theory.defaults import CAP_RUNS
+from reproduction.theory.linear_regression import Federation, draw_sample, excess_risks
+from reproduction.theory.tables import numbers, select, values
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CapStudy:
 
 
 def measure_cap(study: CapStudy, progress: Callable[[str], None]) -> pd.DataFrame:
-    """Return one row a J and b: the mean excess risk and the weight on dissimilar nodes."""
+    """Return one row per J and b: the mean excess risk and the weight on dissimilar nodes."""
     rows = []
     even = np.geomspace(1 / study.nodes, 1, study.caps).tolist()
     corners = [1 / similar for similar in study.similar]

@@ -8,9 +8,9 @@ pytest.importorskip("torch", reason="needs the extra bench")
 
 import numpy as np
 
-from fedkin.bench import work
-from fedkin.bench.contests import Contests, run_contest
-from fedkin.bench.problem import NETWORKS, BenchProblem
+from benchmarks import work
+from benchmarks.contests import Contests, run_contest
+from benchmarks.problem import NETWORKS, BenchProblem
 from fedkin.errors import FedkinError
 
 LIMITS = work.Limits(flops=1e11, bandwidth=1e10)
@@ -33,11 +33,11 @@ def test_both_ways_give_the_same_numbers(contests):
 
 
 def test_an_outcome_says_what_was_measured(contests, monkeypatch):
-    monkeypatch.setattr("fedkin.bench.contests.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("benchmarks.contests.TURN_SECONDS", 0.01)
     contest = contests.ditto()
     outcome = run_contest(contests.problem, contest, LIMITS, repeats=1)
     assert outcome.ratio > 1
-    assert outcome.points_a_second == pytest.approx(
+    assert outcome.points_per_second == pytest.approx(
         (3 * 20 + 25) * 50 / (outcome.fedkin_seconds * contest.units)
     )
     assert outcome.bandwidth_share > 0

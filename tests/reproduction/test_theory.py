@@ -1,4 +1,4 @@
-"""The studies of `fedkin theory`: their tools against truth, and their claims on small problems."""
+"""The measurements of the theory: their tools against truth, and their claims on small problems."""
 
 import json
 import math
@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fedkin.claims.cap import CapStudy, best_caps, cap_bounds, measure_cap
-from fedkin.claims.examples import (
+from fedkin.errors import InputError
+from reproduction.theory.cap import CapStudy, best_caps, cap_bounds, measure_cap
+from reproduction.theory.commands import app
+from reproduction.theory.examples import (
     ExampleStudy,
     constant_at,
     distance_to_best,
@@ -20,7 +22,7 @@ from fedkin.claims.examples import (
     measure_mean_estimation,
     outer_gap,
 )
-from fedkin.claims.linear_regression import (
+from reproduction.theory.linear_regression import (
     PARAMETER_RADIUS,
     Federation,
     Moments,
@@ -30,15 +32,13 @@ from fedkin.claims.linear_regression import (
     learn_weights,
     validation_loss,
 )
-from fedkin.claims.regimes import (
+from reproduction.theory.regimes import (
     RegimeStudy,
     cells_lost_to_equal,
     measure_regimes,
     measured_border,
     predicted_border,
 )
-from fedkin.cli.app import app
-from fedkin.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -251,7 +251,7 @@ def test_distance_to_the_best_weights_by_hand():
 def test_the_command_writes_figure_and_table(tmp_path):
     runner = CliRunner()
     out = tmp_path / "new" / "theory"
-    done = runner.invoke(app, ["theory", "examples", "--out", str(out), "--runs", "50", "--json"])
+    done = runner.invoke(app, ["examples", "--out", str(out), "--runs", "50", "--json"])
     assert done.exit_code == 0, done.output
     answer = json.loads(done.stdout)
     assert answer["largest_share_of_error_bound"] <= 1
@@ -265,6 +265,6 @@ def test_the_command_writes_figure_and_table(tmp_path):
 def test_an_output_that_is_a_file_is_refused_before_any_work(tmp_path):
     wrong = tmp_path / "file"
     wrong.write_text("")
-    done = CliRunner().invoke(app, ["theory", "rates", "--out", str(wrong)])
+    done = CliRunner().invoke(app, ["rates", "--out", str(wrong)])
     assert isinstance(done.exception, InputError)
-    assert "no directory" in str(done.exception)
+    assert "not a directory" in str(done.exception)

@@ -1,4 +1,4 @@
-r"""`fedkin theory examples`: the paper's two worked examples.
+r"""The command `examples`: the paper's two worked examples.
 
 *Mean estimation*: the center draws from N(0, 1), two nodes from N(a, 1) and N(−a, 1). No node is like the
 center, and yet equal weights on both are. With sample means m, :math:`\hat w_1 = (m_0 - m_2)/(m_1 - m_2)`
@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedkin.claims.defaults import EXAMPLE_RUNS
-from fedkin.claims.linear_regression import Federation
-from fedkin.claims.tables import numbers, select
 from fedkin.numerics.simplex import project_capped_simplex
+from reproduction.theory.defaults import EXAMPLE_RUNS
+from reproduction.theory.linear_regression import Federation
+from reproduction.theory.tables import numbers, select
 
 REGRESSION = Federation(similar=2, others=4)
 
@@ -50,7 +50,7 @@ class ExampleStudy:
 
 
 def measure_mean_estimation(study: ExampleStudy, progress: Callable[[str], None]) -> pd.DataFrame:
-    """Return how far ŵ_1 is from ½, and the excess risks: one row an a and n_valid."""
+    """Return how far ŵ_1 is from ½, and the excess risks: one row per a and n_valid."""
     rows = []
     for place, offset in enumerate(study.offsets):
         for number, valid in enumerate(study.valid):

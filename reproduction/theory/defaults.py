@@ -1,4 +1,4 @@
-"""How often the studies repeat what they measure, unless told otherwise; light to import, for help texts."""
+"""How often the studies repeat their measurements by default; quick to import, for help texts."""
 
 LOCAL_SVRG_RUNS = 64
 """Of Local-SVRG for each curve."""

@@ -6,37 +6,34 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
-from fedkin.bench import torch_loop, work
-from fedkin.bench.problem import BATCH_SIZE, BenchProblem, batch_draws, svrg_draws
-from fedkin.bench.torch_loop import Parameters, TorchLoop, TorchSvrg
+from benchmarks import torch_loop, work
+from benchmarks.engine import (
+    ADJOINT_LEARNING_RATE,
+    DITTO,
+    LEARNING_RATE,
+    PERIOD,
+    PERSONAL_STEPS,
+    PFEDME,
+    PFEDME_ITERATIONS,
+    REFRESH_PROBABILITY,
+    FedkinEngine,
+)
+from benchmarks.problem import BATCH_SIZE, BenchProblem, batch_draws, svrg_draws
+from benchmarks.torch_loop import Draws, Parameters, TorchLoop, TorchSvrg
 from fedkin.errors import FedkinError
-from fedkin.methods.local_svrg.center import LocalSvrg, solve_adjoint, solve_inner
-from fedkin.types import Array
-
-PERIOD = 20
-"""Steps between two synchronizations (τ of the paper)."""
-
-LEARNING_RATE = 0.02
-ADJOINT_LEARNING_RATE = 0.0005
-REFRESH_PROBABILITY = 0.02
-DITTO = {"learning_rate": 0.02, "proximal": 0.1}
-PERSONAL_STEPS = 25
-PFEDME = {"learning_rate": 0.02, "proximal": 10.0, "tolerance": 0.005}
-PFEDME_ITERATIONS = 20
-
+from fedkin.types import Key
 
 LARGEST_DIFFERENCE = 1e-3
 """Single precision, over some twenty steps (pFedMe: 400) of a network whose ReLUs may flip."""
 
 TURN_SECONDS = 1.0
-"""How long each way runs before it is the other's turn: a few milliseconds say little."""
+"""How long each side runs before it is the other's turn: a few milliseconds are too noisy to time."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +65,12 @@ class Outcome:
     torch_seconds: float
     difference: float
     """‖fedkin's numbers − PyTorch's‖ / ‖PyTorch's‖; `run_contest` refuses more than `LARGEST_DIFFERENCE`."""
-    points_a_second: float
-    """fedkin's evaluations of single points a second."""
+    points_per_second: float
+    """fedkin's evaluations of single points per second."""
     matmul_share: float
     """fedkin's operations in matrix products, as a share of the machine's measured limit."""
     bandwidth_share: float
-    """The bytes of images that fedkin reads a second, as a share of the machine's measured limit."""
+    """The bytes of images that fedkin reads per second, as a share of the machine's measured limit."""
 
     @property
     def ratio(self) -> float:
@@ -84,10 +81,10 @@ class Outcome:
 def run_contest(
     problem: BenchProblem, contest: Contest, limits: work.Limits, repeats: int
 ) -> Outcome:
-    """Run both in turns; the first, warming runs are compared, and do not count."""
+    """Compare the numbers of a first run of each, which compiles; then time both in turns."""
     ours, theirs = contest.fedkin(), contest.torch()
     difference = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
-    if not difference <= LARGEST_DIFFERENCE:  # also if it is no number
+    if not difference <= LARGEST_DIFFERENCE:  # NaN is refused too
         raise FedkinError(
             f"{problem.network}, {contest.name}: fedkin and PyTorch differ by {difference:.1e}, so their "
             "times cannot be compared; please report this"
@@ -95,7 +92,7 @@ def run_contest(
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
         for way, found in zip((contest.fedkin, contest.torch), times, strict=True):
-            found.append(_time_for_a_turn(way) / contest.units)
+            found.append(_time_turn(way) / contest.units)
     seconds, torch_seconds = float(np.median(times[0])), float(np.median(times[1]))
     run_seconds = seconds * contest.units
     image_bytes = int(np.prod(problem.model.image_shape))
@@ -106,14 +103,14 @@ def run_contest(
         fedkin_seconds=seconds,
         torch_seconds=torch_seconds,
         difference=difference,
-        points_a_second=contest.evaluations / run_seconds,
+        points_per_second=contest.evaluations / run_seconds,
         matmul_share=contest.flops / run_seconds / limits.flops,
         bandwidth_share=contest.evaluations * image_bytes / run_seconds / limits.bandwidth,
     )
 
 
-def _time_for_a_turn(way: Callable[[], np.ndarray]) -> float:
-    """Return the mean time of as many runs as a turn has room for, one at least."""
+def _time_turn(way: Callable[[], np.ndarray]) -> float:
+    """Return the mean time of a run, over as many as fit into a turn, at least one."""
     begin, runs = time.perf_counter(), 0
     while runs == 0 or time.perf_counter() - begin < TURN_SECONDS:
         way()
@@ -125,7 +122,7 @@ def choose_threads(problem: BenchProblem, loop: TorchLoop, most: int) -> int:
     """Find the number of threads with which the PyTorch loop is fastest."""
     start = loop.parameters(problem.parameters(problem.theta))
     times = dict.fromkeys(range(1, most + 1), float("inf"))
-    for _ in range(5):  # the least of some: a disturbance must not decide
+    for _ in range(5):  # the fastest of five: other work on the machine must not decide
         for threads in times:
             torch.set_num_threads(threads)
             begin = time.perf_counter()
@@ -142,12 +139,12 @@ class Contests:
 
     def __init__(self, problem: BenchProblem) -> None:
         self.problem = problem
+        self.engine = FedkinEngine(problem)
         nodes = [problem.batched(node, problem.points) for node in range(problem.nodes)]
         self.loop = TorchLoop(problem.model, nodes)
-        self.own_loop = TorchLoop(problem.model, [_own_batches(problem)])
+        own = problem.batched(problem.nodes, problem.own_points)
+        self.own_loop = TorchLoop(problem.model, [own])
         self.start = self.loop.parameters(problem.parameters(problem.theta))
-        self.key = jax.random.key(1)
-        self.batches = problem.federation.batches
         self.weights = np.full(problem.nodes, 1 / problem.nodes, np.float32)
 
     def __iter__(self) -> Iterator[Contest]:
@@ -165,90 +162,47 @@ class Contests:
         fedkin keeps the gradients at the reference point from one refresh to the next. The loop computes
         them in each step, as the algorithm is written, or keeps them too.
         """
-        problem = self.problem
+        problem, engine = self.problem, self.engine
         points = problem.nodes * PERIOD * BATCH_SIZE
         state = TorchSvrg(self.loop, self.start, keep=keep)
-        draws = svrg_draws(self.key, problem.nodes, PERIOD, self.batches, 0.0)
-        message = _message(problem.theta * 0.9, LEARNING_RATE)
-        start = _scaled(self.start, 0.9)
-        problem.federation.call(
-            "inner_svrg_round",
-            _message(problem.theta, LEARNING_RATE),
-            key=self.key,
-            steps=PERIOD,
-            reply="point",
-            start=True,
-        )
+        draws = self._svrg_draws(0.0)
+        point, torch_point = problem.theta * 0.9, _scaled(self.start, 0.9)
+        engine.begin_svrg(problem.theta)
         return Contest(
             "SVRG step, PyTorch with kept gradients" if keep else "SVRG step",
             "step of all nodes",
             PERIOD,
             points,
             points * work.gradient_flops(problem.model),
-            lambda: self._call("inner_svrg_round", message, reply="point"),
-            lambda: self._flat(state.round(start, draws, LEARNING_RATE)),
+            lambda: engine.svrg_round(point),
+            lambda: self._flat(state.round(torch_point, draws, LEARNING_RATE)),
         )
 
     def adjoint(self) -> Contest:
         """Steps of the solve for h, without refreshes."""
-        problem = self.problem
+        problem, engine = self.problem, self.engine
         points = problem.nodes * PERIOD * BATCH_SIZE
-        target = problem.center.loss_and_gradient(problem.theta)[1]
+        target = engine.validation_gradient(problem.theta)
         torch_target = self.loop.parameters(problem.parameters(target))
         state = TorchSvrg(self.loop, _scaled(torch_target, 0.0), self.start, torch_target)
-        draws = svrg_draws(self.key, problem.nodes, PERIOD, self.batches, 0.0)
-        message = _message(target, ADJOINT_LEARNING_RATE)
-        problem.federation.call(
-            "adjoint_svrg_round",
-            _message(jnp.zeros_like(target), ADJOINT_LEARNING_RATE)
-            | {"theta": problem.theta, "target": target},
-            key=self.key,
-            steps=PERIOD,
-            reply="point",
-            start=True,
-        )
+        draws = self._svrg_draws(0.0)
+        engine.begin_adjoint(problem.theta, target)
         return Contest(
             "h-solve step",
             "step of all nodes",
             PERIOD,
             points,
             points * work.product_flops(problem.model),
-            lambda: self._call("adjoint_svrg_round", message, reply="point"),
+            lambda: engine.adjoint_round(target),
             lambda: self._flat(state.round(torch_target, draws, ADJOINT_LEARNING_RATE)),
         )
 
     def outer_iteration(self) -> Contest:
         """An outer iteration with one round in each solve and the slopes: mostly full passes."""
-        problem = self.problem
-        settings = LocalSvrg(
-            LEARNING_RATE, PERIOD, rounds=1, refresh_probability=REFRESH_PROBABILITY
-        )
-        adjoint_settings = LocalSvrg(
-            ADJOINT_LEARNING_RATE, PERIOD, rounds=1, refresh_probability=REFRESH_PROBABILITY
-        )
-        draws = svrg_draws(
-            jax.random.fold_in(self.key, 0),
-            problem.nodes,
-            PERIOD,
-            self.batches,
-            REFRESH_PROBABILITY,
-        )
+        problem, engine = self.problem, self.engine
+        # The solves fold the number of the round, 0, into the key.
+        draws = self._svrg_draws(REFRESH_PROBABILITY, jax.random.fold_in(engine.key, 0))
         weights = jnp.asarray(self.weights)
-
-        def ours() -> np.ndarray:
-            solution = solve_inner(problem.federation, weights, problem.theta, self.key, settings)
-            target = problem.center.loss_and_gradient(solution.point)[1]
-            adjoint, _ = solve_adjoint(
-                problem.federation,
-                weights,
-                solution.point,
-                target,
-                jnp.zeros_like(target),
-                self.key,
-                adjoint_settings,
-            )
-            replies, _ = problem.federation.call("slope", {"vector": adjoint.point}, key=self.key)
-            return np.asarray(replies["slope"])
 
         def theirs() -> np.ndarray:
             points = TorchSvrg(self.loop, self.start).round(self.start, draws, LEARNING_RATE)
@@ -277,30 +231,19 @@ class Contests:
             gradients + products,
             gradients * work.gradient_flops(problem.model)
             + products * work.product_flops(problem.model),
-            ours,
+            lambda: engine.outer_iteration(problem.theta, weights),
             theirs,
         )
 
     def ditto(self) -> Contest:
         """A synchronization of Ditto: the nodes' steps, and the center's on its personal model."""
-        problem = self.problem
-        draws = batch_draws(self.key, problem.nodes, PERIOD, self.batches)
-        own_draws = batch_draws(self.key, 1, PERSONAL_STEPS, problem.center.alone.batches)[0]
-        message = {"shared": problem.theta}
+        problem, engine = self.problem, self.engine
+        draws = batch_draws(engine.key, problem.nodes, PERIOD, engine.batches)
+        own_draws = batch_draws(engine.key, 1, PERSONAL_STEPS, engine.center_batches)[0]
 
         def ours() -> np.ndarray:
-            shared = self._call(
-                "ditto_shared_round",
-                message | {"learning_rate": DITTO["learning_rate"]},
-            )
-            personal, _ = problem.center.alone.call(
-                "ditto_personal_round",
-                message | DITTO,
-                key=self.key,
-                steps=PERSONAL_STEPS,
-                start=True,
-            )
-            return np.concatenate([shared, np.asarray(personal["point"])])
+            shared = engine.ditto_shared_round(problem.theta)
+            return np.concatenate([shared, engine.ditto_personal_round(problem.theta)])
 
         def theirs() -> np.ndarray:
             found = [
@@ -333,35 +276,14 @@ class Contests:
 
     def pfedme(self) -> Contest:
         """A synchronization of pFedMe: the nodes' local rounds, and the center's."""
-        problem = self.problem
-        draws = batch_draws(self.key, problem.nodes, PERIOD, self.batches)
-        own_draws = batch_draws(self.key, 1, PERIOD, problem.center.alone.batches)[0]
-        message = {"shared": problem.theta, **PFEDME}
-        evaluations = 0
-        for learners in (problem.federation, problem.center.alone):
-            replies, _ = learners.call(
-                "pfedme_round",
-                message,
-                key=self.key,
-                steps=PERIOD,
-                iterations=PFEDME_ITERATIONS,
-                reply="shared",
-            )
-            evaluations += round(float(jnp.sum(replies["iterations"])) * PERIOD * BATCH_SIZE)
+        problem, engine = self.problem, self.engine
+        draws = batch_draws(engine.key, problem.nodes, PERIOD, engine.batches)
+        own_draws = batch_draws(engine.key, 1, PERIOD, engine.center_batches)[0]
+        evaluations = engine.pfedme_gradients(problem.theta)
 
         def ours() -> np.ndarray:
-            shared = self._call(
-                "pfedme_round", message, iterations=PFEDME_ITERATIONS, reply="shared"
-            )
-            personal, _ = problem.center.alone.call(
-                "pfedme_round",
-                message,
-                key=self.key,
-                steps=PERIOD,
-                iterations=PFEDME_ITERATIONS,
-                reply="personal",
-            )
-            return np.concatenate([shared, np.asarray(personal["point"])])
+            shared = engine.pfedme_shared_round(problem.theta)
+            return np.concatenate([shared, engine.pfedme_personal_round(problem.theta)])
 
         def theirs() -> np.ndarray:
             found = [
@@ -395,27 +317,17 @@ class Contests:
             theirs,
         )
 
-    def _call(self, task: str, message: dict[str, Array | float], **options: Any) -> np.ndarray:
-        replies, _ = self.problem.federation.call(
-            task, message, key=self.key, steps=PERIOD, **options
+    def _svrg_draws(self, refresh_probability: float, key: Key | None = None) -> Draws:
+        return svrg_draws(
+            self.engine.key if key is None else key,
+            self.problem.nodes,
+            PERIOD,
+            self.engine.batches,
+            refresh_probability,
         )
-        return np.asarray(replies["point"])
 
     def _flat(self, models: list[Parameters]) -> np.ndarray:
         return np.stack([self.loop.flat(model) for model in models])
-
-
-def _own_batches(problem: BenchProblem) -> tuple[np.ndarray, np.ndarray]:
-    return problem.batched(problem.nodes, problem.own_points)
-
-
-def _message(point: Array, learning_rate: float) -> dict[str, Array | float]:
-    return {
-        "point": point,
-        "learning_rate": learning_rate,
-        "refresh_probability": 0.0,
-        "averaging_rate": 0.0,
-    }
 
 
 def _scaled(parameters: Parameters, factor: float) -> Parameters:

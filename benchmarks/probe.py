@@ -1,6 +1,6 @@
-"""What only a process of its own can show: memory, compilation, and starting again.
+"""What only a separate process can show: memory, compilation, and starting a second time.
 
-`python -m fedkin.bench.probe '{"probe": "scaling", "nodes": 15, "points": 200}'` prints one JSON object.
+`python -m benchmarks.probe '{"probe": "scaling", "nodes": 15, "points": 200}'` prints one JSON object.
 """
 
 import json
@@ -8,35 +8,37 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from fedkin.bench.problem import BATCH_SIZE, BenchProblem
+from benchmarks.engine import PERIOD, FedkinEngine
+from benchmarks.problem import BATCH_SIZE, BenchProblem
 from fedkin.compilation import keep_compiled_code
 from fedkin.errors import FedkinError
-from fedkin.federation.simulation import SimulatedFederation
+from fedkin.types import Vector
 
-PERIOD = 20
-METHODS = {
-    "inner": ("inner_svrg_round", {"steps": PERIOD, "reply": "point"}),
-    "adjoint": ("adjoint_svrg_round", {"steps": PERIOD, "reply": "point"}),
-    "ditto": ("ditto_shared_round", {"steps": PERIOD}),
-    "pfedme": ("pfedme_round", {"steps": PERIOD, "iterations": 20, "reply": "shared"}),
+MAIN_TASKS: dict[str, Callable[[FedkinEngine, Vector], object]] = {
+    "inner": lambda engine, theta: engine.begin_svrg(theta),
+    "adjoint": lambda engine, theta: engine.begin_adjoint(theta, theta),
+    "ditto": lambda engine, theta: engine.ditto_shared_round(theta),
+    "pfedme": lambda engine, theta: engine.pfedme_shared_round(theta),
 }
 """The main tasks of the methods: FedAvg needs `inner`, Bi-level `inner` and `adjoint`. What the center
 compiles for itself, its gradient and evaluation, is not among them."""
 
+ROOT = Path(__file__).parents[1]
+"""The root of the repository, from which `benchmarks` can be imported."""
+
 
 def probe(settings: dict[str, Any]) -> dict[str, Any]:
-    """Run a probe in a process of its own and return its answer."""
-    command = [sys.executable, "-m", "fedkin.bench.probe", json.dumps(settings)]
-    begin = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    whole = time.perf_counter() - begin
+    """Run a probe in a separate process and return its answer."""
+    command = [sys.executable, "-m", "benchmarks.probe", json.dumps(settings)]
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    whole = time.perf_counter() - began
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise FedkinError(f"the probe {settings} failed: {last}")
@@ -49,13 +51,13 @@ def scaling(nodes: int, points: int, seconds: float = 4.0) -> dict[str, Any]:
     Without refreshes: how many of them a few nodes happen to draw would decide the comparison.
     """
     problem = BenchProblem("Fashion-MNIST", nodes=nodes, points=points)
-    federation = problem.federation
-    _call(problem, federation, "inner", start=True)
+    engine, theta = FedkinEngine(problem), problem.theta
+    engine.begin_svrg(theta)
     times = []
     while not times or sum(times) < seconds:
-        begin = time.perf_counter()
-        _call(problem, federation, "inner", start=False)
-        times.append(time.perf_counter() - begin)
+        began = time.perf_counter()
+        engine.svrg_round(theta)
+        times.append(time.perf_counter() - began)
     return {
         "nodes": nodes,
         "points": points,
@@ -75,34 +77,20 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def compilation(network: str, cache: str, tasks: Sequence[str] = tuple(METHODS)) -> dict[str, Any]:
+def compilation(
+    network: str, cache: str, tasks: Sequence[str] = tuple(MAIN_TASKS)
+) -> dict[str, Any]:
     """Time the first call of each main task; with a warm cache nothing is compiled."""
     keep_compiled_code(Path(cache))
     problem = BenchProblem(network, points=2 * BATCH_SIZE)
-    federation = problem.federation
+    theta, engine = problem.theta, FedkinEngine(problem)
+    _ = engine.federation  # Loading the data is not timed.
     seconds = {}
     for name in tasks:
         began = time.perf_counter()
-        _call(problem, federation, name, start=name in ("inner", "adjoint"))
+        MAIN_TASKS[name](engine, theta)
         seconds[name] = time.perf_counter() - began
     return {"seconds": seconds}
-
-
-def _call(
-    problem: BenchProblem, federation: SimulatedFederation, method: str, *, start: bool
-) -> None:
-    task, options = METHODS[method]
-    theta = problem.theta
-    svrg = {"point": theta, "refresh_probability": 0.0, "averaging_rate": 0.0}
-    pull = {"shared": theta, "proximal": 10.0, "tolerance": 0.005}
-    messages = {
-        "inner": svrg,
-        "adjoint": svrg | ({"theta": theta, "target": theta} if start else {}),
-        "ditto": {"shared": theta},
-        "pfedme": pull,
-    }
-    message = messages[method] | {"learning_rate": 0.01}
-    federation.call(task, message, key=jax.random.key(0), start=start, **options)
 
 
 if __name__ == "__main__":

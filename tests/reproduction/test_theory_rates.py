@@ -1,4 +1,4 @@
-"""`fedkin theory rates`: Local-SVRG and Algorithms 2 and 3 converge as the propositions and theorems say."""
+"""The command `rates`: Local-SVRG and Algorithms 2 and 3 converge as the propositions and theorems say."""
 
 import math
 
@@ -9,21 +9,21 @@ import pandas as pd
 import pytest
 from scipy.special import j1
 
-from fedkin.claims import rates
-from fedkin.claims.hard_federation import hard_federation
-from fedkin.claims.local_svrg_error import (
-    SvrgStudy,
-    heterogeneous_nodes,
-    largest_share_of_bound,
-    measure_local_svrg,
-)
-from fedkin.claims.quadratic_svrg import draw, local_svrg, quadratic_nodes
-from fedkin.claims.slopes import fit_slopes
 from fedkin.data.batches import stack_nodes
 from fedkin.methods.local_svrg import node as svrg
 from fedkin.models.linear import Ridge
 from fedkin.models.objective import Objective
 from fedkin.theory.schedules import largest_learning_rate, local_svrg_bound
+from reproduction.theory import rates
+from reproduction.theory.hard_federation import hard_federation
+from reproduction.theory.local_svrg_error import (
+    SvrgStudy,
+    heterogeneous_nodes,
+    largest_share_of_bound,
+    measure_local_svrg,
+)
+from reproduction.theory.quadratic_svrg import draw, local_svrg, quadratic_nodes
+from reproduction.theory.slopes import fit_slopes
 
 pytestmark = pytest.mark.usefixtures("float64")
 

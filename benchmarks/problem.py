@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.data.batches import divide
-from fedkin.federation.center import Center
-from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.cnn import CNN
 from fedkin.models.objective import Objective
 from fedkin.nodes.draws import draw_batches, draw_batches_and_coins
@@ -27,12 +25,12 @@ SEED = 0
 
 @dataclass(frozen=True)
 class BenchProblem:
-    """Nodes and a center with random images: the time of a step does not depend on what they show.
+    """The data of nodes and a center, random images: the time of a step does not depend on what they show.
 
     Args:
         network: A name in `NETWORKS`.
         nodes: The number K of nodes.
-        points: Images a node.
+        points: Images per node.
         own_points: Images of the center.
     """
 
@@ -67,33 +65,16 @@ class BenchProblem:
         return images, labels
 
     def prepared(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same as fedkin's model wants them."""
+        """Return the same images in the form that fedkin's model takes."""
         images, labels = self.raw(node, points)
         return self.model.prepare(images), labels
 
     def batched(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same, parted into the mini-batches that fedkin uses."""
+        """Return the same images, divided into the mini-batches that fedkin uses."""
         images, labels = self.raw(node, points)
         # The center is a federation of its own, whose only node has the number 0.
         rows = np.stack(divide(points, BATCH_SIZE, SEED, node % self.nodes))
         return images[rows], labels[rows]
-
-    @cached_property
-    def federation(self) -> SimulatedFederation:
-        """The nodes."""
-        # All images in one array, which goes back to the system as a whole.
-        shape = (self.nodes, self.points, *self.objective.point_shape)
-        images, labels = np.empty(shape, np.uint8), np.empty(shape[:2], np.int32)
-        for node in range(self.nodes):
-            images[node], labels[node] = self.prepared(node, self.points)
-        nodes = list(zip(images, labels, strict=True))
-        return SimulatedFederation(self.objective, nodes, batch_size=BATCH_SIZE, seed=SEED)
-
-    @cached_property
-    def center(self) -> Center:
-        """The center; its images are those of a node that does not take part."""
-        own = self.prepared(self.nodes, self.own_points)
-        return Center(self.objective, *own, batch_size=BATCH_SIZE, seed=SEED)
 
     def parameters(self, vector: Vector) -> list[dict[str, np.ndarray]]:
         """Return a flat vector in the arrangement of the model, as NumPy arrays."""

@@ -1,4 +1,4 @@
-"""The figures of `fedkin theory`: what was measured, beside what the theory says."""
+"""The figures: what was measured, next to what the theory says."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from fedkin.claims.regimes import RegimeStudy, measured_border, predicted_border
-from fedkin.claims.slopes import Slope
-from fedkin.claims.tables import numbers, select, values
 from fedkin.errors import InputError
 from fedkin.report.figures import STYLE
 from fedkin.report.style import LOOKS
+from reproduction.theory.regimes import RegimeStudy, measured_border, predicted_border
+from reproduction.theory.slopes import Slope
+from reproduction.theory.tables import numbers, select, values
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 """Okabe and Ito's colors, for what are no methods."""

@@ -1,4 +1,4 @@
-"""The bars of `fedkin bench`."""
+"""The bar chart of `python -m benchmarks`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedkin.bench.contests import Outcome
+from benchmarks.contests import Outcome
 from fedkin.errors import InputError
 
 

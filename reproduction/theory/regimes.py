@@ -1,4 +1,4 @@
-"""`fedkin theory regimes`: who wins, as the center's points, the nodes' points and the distance G vary?
+"""The command `regimes`: who wins, as the center's points, the nodes' points and the distance G vary?
 
 For every cell of two grids, n_valid × G and n_train × G, the excess risks of Bi-level, local training and
 equal weights, each mean over many federations; and the borders that the paper's bounds predict.
@@ -12,15 +12,15 @@ import jax
 import numpy as np
 import pandas as pd
 
-from fedkin.claims.defaults import REGIME_RUNS
-from fedkin.claims.linear_regression import Federation, draw_sample, excess_risks
-from fedkin.claims.tables import numbers, select, values
 from fedkin.theory.bounds import (
     Real,
     Situation,
     border_with_local_training,
     corollaries_apply,
 )
+from reproduction.theory.defaults import REGIME_RUNS
+from reproduction.theory.linear_regression import Federation, draw_sample, excess_risks
+from reproduction.theory.tables import numbers, select, values
 
 RIVALS = ("local", "equal")
 METHODS = ("bilevel", *RIVALS)
@@ -78,7 +78,7 @@ class RegimeStudy:
 
 
 def measure_regimes(study: RegimeStudy, progress: Callable[[str], None]) -> pd.DataFrame:
-    """Return one row a cell: the mean excess risk of each method, and which of them wins."""
+    """Return one row per cell: the mean excess risk of each method, and which of them wins."""
     rows = []
     cells = list(study.cells())
     with jax.enable_x64(True):
