@@ -7,12 +7,12 @@ import time
 from html.parser import HTMLParser
 
 import pytest
-from stores import accuracies_on_disk, invent_run, invent_study, node_names, study
 
 from fedkin.report import figures, html
 from fedkin.report.reading import read_record
 from fedkin.report.style import METHODS
 from fedkin.studies.store import Store
+from stores import accuracies_on_disk, invent_run, invent_study, node_names, study
 
 EVIL = "<script>alert(1)</script>"
 

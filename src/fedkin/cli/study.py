@@ -41,67 +41,10 @@ def run(
     resume: ResumeOption = False,
     jobs: JobsOption = 1,
     data: DataOption = None,
-    collected: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RESULTS",
-            help="A directory of fedkin compare: runs that it has of the study of this name are not done "
-            "again, and the parameters chosen for them hold.",
-        ),
-    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Carry out a study: every combination of data sets, settings, methods and seeds in a file."""
-    content = load_study(study)
-    if collected is None:
-        _carry_out(content, out, resume, jobs, data, json)
-    else:
-        _finish(content, study.stem, collected, out, resume, jobs, data, json)
-
-
-def _finish(
-    study: StudyConfig,
-    name: str,
-    collected: Path,
-    out: Path,
-    resume: bool,
-    jobs: int,
-    data: Path | None,
-    json: bool,
-) -> None:
-    """Do what a directory of results has not of a study; a report of the rest alone would mislead."""
-    from fedkin.report.condensed import read_collected
-
-    if out.resolve().name != name:
-        raise InputError(
-            f"--out {out} must end with {name}, as the study's file does: fedkin compare --keep puts the "
-            "runs beside the collected ones by that name"
-        )
-    known, planned = read_collected(collected, name, study), len(study.runs())
-    _say(f"{collected} has {len(known)} of the {planned} runs of {name}")
-    if len(known) == planned and not out.exists():
-        outcome = StudyOutcome(0, {}, {})
-        _say("nothing is left to run")
-    else:
-        with StudyDisplay(notes) as display:
-            outcome = carry_out(
-                study,
-                out,
-                resume=resume,
-                jobs=jobs,
-                display=display,
-                data_directory=data,
-                elsewhere=known,
-            )
-        if outcome.finished:
-            _say(f"put them together: fedkin compare {collected} --add {out} --keep")
-    if json:
-        print_json(_answer(outcome, out) | {"collected": len(known)})
-    _refuse_failures(outcome)
-
-
-def _say(line: str) -> None:
-    notes.print(line, markup=False, soft_wrap=True)
+    run_study(load_study(study), out, resume, jobs, data, json)
 
 
 def reproduce(
@@ -167,12 +110,13 @@ def reproduce(
             content["follow_bilevel"] = True
             if solver != "svrg":
                 del content["tune"]["bilevel"]["adjoint_learning_rate"]
-    _carry_out(check_study(content, "the options"), out, resume, jobs, data, json)
+    run_study(check_study(content, "the options"), out, resume, jobs, data, json)
 
 
-def _carry_out(
+def run_study(
     study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
 ) -> None:
+    """Carry out a study with a progress bar, and end with its report."""
     with StudyDisplay(notes) as display:
         outcome = carry_out(
             study, out, resume=resume, jobs=jobs, display=display, data_directory=data
@@ -192,11 +136,12 @@ def show_outcome(outcome: StudyOutcome, out: Path, json: bool) -> None:
             print_study(record, page)
             results.print(f"tables and figures: fedkin report {out}", markup=False, soft_wrap=True)
     if json:
-        print_json(_answer(outcome, out) | {"report": None if page is None else str(page)})
-    _refuse_failures(outcome)
+        print_json(study_answer(outcome, out) | {"report": None if page is None else str(page)})
+    refuse_failures(outcome)
 
 
-def _refuse_failures(outcome: StudyOutcome) -> None:
+def refuse_failures(outcome: StudyOutcome) -> None:
+    """End the program with an error if runs failed."""
     if outcome.failed:
         raise InputError(
             f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
@@ -204,7 +149,8 @@ def _refuse_failures(outcome: StudyOutcome) -> None:
         )
 
 
-def _answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
+def study_answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
+    """Return what `--json` prints of a study."""
     rows: list[dict[str, Any]] = []
     if outcome.finished:
         best = read_results(out, best=True)

@@ -1,4 +1,4 @@
-"""The studies of a directory of results: what was collected of each, and what is still to come."""
+"""All studies of the reproduction: what was collected of each, and what is missing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,28 +7,25 @@ from typing import Any
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.report import condensed
-from fedkin.report.condensed import Trial
 from fedkin.report.reading import Cell, Missing, Record, Run
 from fedkin.studies.config import StudyConfig
+from reproduction.page import condensed
+from reproduction.page.condensed import EVIDENCE_STUDIES, Trial
+from reproduction.page.paper import PaperFigures
 
 SOLVER_STUDIES = "solvers-"
-"""Studies whose names begin like this are the second table's half with damped CG."""
-
-EVIDENCE_STUDIES = "why-"
-"""Studies whose names begin like this are what an investigation rests on; they are in neither table."""
+"""Studies whose names begin like this are the damped-CG half of the second table."""
 
 DATA_SETS = ("fashion-mnist", "mnist", "cifar10-jpeg", "tiny-imagenet32")
-"""The order of studies; others follow."""
+"""The order of studies; those of other data sets follow."""
 
 
 @dataclass(frozen=True)
 class StudyState:
-    """A study: what there is of it, and what is still to come."""
+    """A study: which of its runs were collected, and which are missing."""
 
     name: str
     config: StudyConfig
-    """What it consists of."""
     runs: list[Run]
     missing: list[Missing]
     trials: list[Trial]
@@ -63,7 +60,7 @@ class StudyState:
 
 
 def _at_medians(measured: list[tuple[str, float]], planned: list[str]) -> float:
-    """Return the hours of what is planned; NaN where a method was never measured."""
+    """Return the hours of what is planned; NaN if a method was never measured."""
     seconds: dict[str, list[float]] = {}
     for method, each in measured:
         seconds.setdefault(method, []).append(each)
@@ -73,7 +70,7 @@ def _at_medians(measured: list[tuple[str, float]], planned: list[str]) -> float:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """All that a directory of results holds."""
+    """All studies of a directory."""
 
     directory: Path
     studies: list[StudyState]
@@ -88,7 +85,7 @@ class Reproduction:
         """The studies of the paper's table as one."""
         runs = [run for study in self.table_studies for run in study.runs]
         missing = [each for study in self.table_studies for each in study.missing]
-        return Record(self.directory, "study", runs, missing)
+        return Record(self.directory, "study", runs, missing, paper=PaperFigures())
 
     @property
     def solver_runs(self) -> list[Run]:
@@ -101,7 +98,7 @@ class Reproduction:
 
     @property
     def missing_solver_runs(self) -> list[Missing]:
-        """The runs of Bi-level that the second table waits for."""
+        """The runs of Bi-level that the second table lacks."""
         missing = [each for study in self.compared for each in study.missing]
         return [each for each in missing if each.method == "bilevel"]
 
@@ -112,18 +109,18 @@ class Reproduction:
 
 
 def read_reproduction(directory: Path) -> Reproduction:
-    """Read all condensed studies of a directory of results, and what is planned."""
+    """Read all condensed studies of a directory, and which of their runs are missing."""
     files = sorted((directory / condensed.STUDIES).glob("*.toml"), key=lambda f: _order(f.stem))
     if not files:
         raise InputError(
-            f"{directory} holds no results: there are no studies in {directory / condensed.STUDIES}"
+            f"{directory} has no studies: there is no TOML file in {directory / condensed.STUDIES}"
         )
     states = []
     for file in files:
-        path = directory / file.stem
+        path = condensed.study_directory(directory, file.stem)
         study = condensed.read_study(directory, file.stem)
         if condensed.is_condensed(path):
-            record = condensed.read_condensed(path)
+            record = condensed.read_condensed(directory, file.stem)
             trials = condensed.read_trials(path)
             states.append(StudyState(file.stem, study, record.runs, record.missing, trials))
         else:
@@ -135,7 +132,7 @@ def read_reproduction(directory: Path) -> Reproduction:
     _refuse_variants(directory, [run for study in solver_studies for run in study.runs])
     if not reproduction.table_record.runs:
         raise InputError(
-            f"{directory} holds no finished run of the paper's table yet: add the directory of a study "
+            f"{directory} has no finished run of the paper's table yet: add the directory of a study "
             "with --add"
         )
     return reproduction
@@ -149,7 +146,7 @@ def _order(name: str) -> tuple[int, int, str]:
 
 
 def _refuse_variants(directory: Path, runs: list[Run]) -> None:
-    """Refuse variants of a method: the table has one entry for a cell and a method."""
+    """Refuse variants of a method: the table has one entry per cell and method."""
     seen: set[tuple[Cell, str, int]] = set()
     settings: dict[tuple[Cell, str], dict[str, Any]] = {}
     for run in runs:
@@ -157,12 +154,12 @@ def _refuse_variants(directory: Path, runs: list[Run]) -> None:
         if key in seen:
             raise InputError(
                 f"{directory} has two runs of {run.method} with seed {run.seed} on {run.cell.title}: "
-                "a table has one"
+                "a table has room for one"
             )
         seen.add(key)
         own = run.config["settings"]
         if settings.setdefault((run.cell, run.method), own) != own:
             raise InputError(
                 f"{directory} has runs of {run.method} with different parameters on "
-                f"{run.cell.title}: a table is of one choice for all seeds"
+                f"{run.cell.title}: in a table all seeds have the same parameters"
             )

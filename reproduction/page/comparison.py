@@ -1,4 +1,4 @@
-"""Ours against the paper's table, cell by cell, and what it must show, counted."""
+"""Our results against the paper's, cell by cell, and the claims they must support, counted."""
 
 import itertools
 import math
@@ -10,20 +10,19 @@ import numpy as np
 import pandas as pd
 
 from fedkin.report.reading import Cell, Record, Run
-from fedkin.report.style import METHODS, method_title
+from fedkin.report.style import method_title
 from fedkin.report.tables import summary
-
-PAPER_SEEDS = 5
-"""The paper: "We repeat all experiments five times using different random seeds." """
+from reproduction.page.paper import METHODS
+from reproduction.page.paper import SEEDS as PAPER_SEEDS
 
 FAR = 3.0
-"""More standard deviations than this from the paper's figure ask for an investigation."""
+"""An entry more than this many standard deviations from the paper's needs an investigation."""
 
 CLOSE = 0.02
 """A mean within this of the paper's counts as the same."""
 
 ENOUGH_WEIGHT = 0.95
-"""The share of the weight that the similar nodes have to end with."""
+"""The share of the weight that the similar nodes must end with."""
 
 MAIN_CELLS = tuple(
     Cell(*parts)
@@ -34,7 +33,7 @@ MAIN_CELLS = tuple(
 """The 16 cells that the counts are about."""
 
 WEIGHT_CELLS = tuple(cell for cell in MAIN_CELLS if cell.setting != "1")
-"""The cells in which the similar nodes have to get the weight."""
+"""The cells in which the similar nodes must get the weight."""
 
 
 def pooled_deviation(deviation: float, seeds: int, paper: float) -> float:
@@ -42,7 +41,7 @@ def pooled_deviation(deviation: float, seeds: int, paper: float) -> float:
 
     .. math:: s^2 = \frac{(n-1)\,s_\text{ours}^2 + (5-1)\,s_\text{paper}^2}{(n-1) + (5-1)}
 
-    One seed has no deviation of its own; then it is the paper's.
+    One seed has no deviation; the result is then the paper's.
     """
     ours = 0.0 if seeds < 2 else (seeds - 1) * deviation**2
     others = PAPER_SEEDS - 1
@@ -50,7 +49,7 @@ def pooled_deviation(deviation: float, seeds: int, paper: float) -> float:
 
 
 def compare(record: Record) -> pd.DataFrame:
-    """Return one row a cell and method: ours, the paper's, and how far apart they are.
+    """Return one row per cell and method: ours, the paper's, and how far apart they are.
 
     `deviations` is the difference in pooled standard deviations of a run; `errors` is the same in
     standard errors of the difference of the two means (Student's t), which are smaller from two seeds on.
@@ -86,7 +85,7 @@ def entry_key(row: Any) -> str:
 
 @dataclass(frozen=True)
 class Count:
-    """How many cells show what they must, of those that can be judged already."""
+    """How many cells support a claim, of those that can be judged already."""
 
     claim: str
     needed: int
@@ -94,11 +93,11 @@ class Count:
     """How many cells there are in all."""
     shown: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    """The cells that were judged and do not show it, with the reason."""
+    """The cells that were judged and do not support it, with the reason."""
 
     @property
     def judged(self) -> int:
-        """How many cells have the runs that it takes to tell."""
+        """How many cells have the runs that it takes to decide."""
         return len(self.shown) + len(self.others)
 
     @property
@@ -115,7 +114,7 @@ def count_cells(
     cells: Iterable[Cell],
     judge: Callable[[Cell], tuple[bool, str] | None],
 ) -> Count:
-    """Count the cells that show something; `judge` returns that and a reason, or None if it is open."""
+    """Count the cells that support a claim; `judge` returns whether one does, and why not; None if open."""
     cells = list(cells)
     count = Count(claim, needed, len(cells))
     for cell in cells:
@@ -175,8 +174,8 @@ def similar_nodes_have_the_weight(shares: pd.DataFrame, condition: str = "") -> 
     """Count the cells of settings 2-4 whose similar nodes end with 95% of the weight, mean over seeds.
 
     Args:
-        shares: One row a run of Bi-level: dataset, setting, target, and the share at the end, `last`.
-        condition: What the runs have that those of the table have not, for the claim's words.
+        shares: One row per run of Bi-level: dataset, setting, target, and the share at the end, `last`.
+        condition: How the runs differ from those of the table, to be appended to the claim.
     """
 
     def judge(cell: Cell) -> tuple[bool, str] | None:

@@ -1,12 +1,13 @@
 """A study's store condensed to three small tables that fit into a repository, and read back.
 
-RESULTS/studies/NAME.toml       the study, as `fedkin run` takes it
-RESULTS/NAME/index.csv          one row a finished run: its whole configuration, its outcome
-RESULTS/NAME/history.csv.gz     one row an evaluation of these runs
-RESULTS/NAME/tuning.csv         one row a short run that chose parameters
+ROOT/studies/NAME.toml              the study, as `fedkin run` takes it
+ROOT/results/NAME/index.csv         one row per finished run: its whole configuration, its outcome
+ROOT/results/NAME/history.csv.gz    one row per evaluation of these runs
+ROOT/results/NAME/tuning.csv        one row per short run that chose parameters
+ROOT/evidence/why-…/…               the same for the studies of the investigation
 
-A value that is absent is an empty field. All else that is not text is written as JSON, so that reading
-it gives the same configuration, and the name of a run, which ends with a checksum of that, still fits.
+A missing value is an empty field. Everything else that is not text is written as JSON, so that reading
+it gives the same configuration, and the name of a run, which ends with a checksum of it, still fits.
 """
 
 import csv
@@ -41,13 +42,16 @@ from fedkin.training.history import WEIGHT_PREFIX
 from fedkin.training.method_settings import setting_names
 
 Key = tuple[tuple[str, str, str], str, int]
-"""What a study asks for: a cell, a method and a seed. Variants of a method have the same."""
+"""What a study asks for: a cell, a method and a seed. Variants of a method share it."""
 
 INDEX, HISTORY, TUNING = "index.csv", "history.csv.gz", "tuning.csv"
-STUDIES = "studies"
+STUDIES, RESULTS, EVIDENCE = "studies", "results", "evidence"
+
+EVIDENCE_STUDIES = "why-"
+"""Studies whose names begin like this are what an investigation rests on; they are in neither table."""
 
 REACHED = 0.95
-"""The share of a run's final accuracy that counts as having got there."""
+"""The share of a run's final accuracy at which the cost of reaching it is measured."""
 
 BUDGETS = ("synchronizations", "points", "steps")
 CONFIG_COLUMNS = {
@@ -55,7 +59,7 @@ CONFIG_COLUMNS = {
     for name in RunConfig.model_fields
     if name != "settings"
 }
-"""The fields of a run's configuration, but for the method's parameters, and their columns."""
+"""The fields of a run's configuration, except the method's parameters, and their columns."""
 
 COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
 VERSIONS = ("fedkin", "python", "jax", "jaxlib", "numpy", "optax")
@@ -109,57 +113,58 @@ class Collection:
             (self.target / TUNING).unlink(missing_ok=True)
 
 
-def read_store(
-    store: Path, results: Path, *, keep: bool = False, replace: bool = False
-) -> Collection:
-    """Read a store for the directory of the same name in `results`.
+def study_directory(root: Path, name: str) -> Path:
+    """Return where the tables of a study are."""
+    return root / (EVIDENCE if name.startswith(EVIDENCE_STUDIES) else RESULTS) / name
+
+
+def read_store(store: Path, root: Path, *, keep: bool = False, replace: bool = False) -> Collection:
+    """Read a store, to be collected under its own name.
 
     Runs that the study of that name does not ask for are left out. What was collected before is
-    replaced as a whole, so that runs of one study are from two stores only where `keep` says so.
+    replaced as a whole; only with `keep` can the runs of one study come from two stores.
 
     Args:
         store: The directory of a study, named like it.
-        results: The directory of results.
-        keep: Whether runs that were collected before and that the store has not stay beside its own.
-        replace: Whether runs that were collected before and that the store has not may be lost.
+        root: The directory with `studies/`.
+        keep: Whether runs collected before that the store lacks are kept.
+        replace: Whether runs collected before that the store lacks may be lost.
     """
     record = read_record(store)
     if record.kind != "study":
         raise InputError(f"{store} is the result of a fit: give the directory of a study")
     name = store.resolve().name
-    study = read_study(results, name)
+    study = read_study(root, name)
     runs = _wanted(record.runs, study)
     if not runs:
-        raise InputError(
-            f"{store} has no finished run that {results / STUDIES / name}.toml asks for"
-        )
-    target = results / name
+        raise InputError(f"{store} has no finished run that {root / STUDIES / name}.toml asks for")
+    target = study_directory(root, name)
     runs = sorted(runs, key=lambda run: run.name)
     rows = [_index_row(run) for run in runs]
     found = Collection(target, runs, rows, _trials(Store(store), runs))
     if not (target / INDEX).exists() or replace:
         return found
     if keep:
-        return _with_former(found, study, store)
+        return _with_former(found, root, study, store)
     asked = {(_cell(config), config.method, config.seed) for config in study.runs()}
-    before = [key for key in map(_key, _read_if_sound(target)) if key in asked]
+    before = [key for key in map(_key, _read_if_sound(root, name)) if key in asked]
     _refuse_loss(store, target, Counter(before) - Counter(map(_key, runs)))
     return found
 
 
-def _with_former(found: Collection, study: StudyConfig, store: Path) -> Collection:
-    """Put beside the runs of a store those that were collected before."""
-    before = read_condensed(found.target).runs
-    strange = len(before) - len(_wanted(before, study))
-    if strange:
+def _with_former(found: Collection, root: Path, study: StudyConfig, store: Path) -> Collection:
+    """Add the runs that were collected before to those of a store."""
+    before = read_condensed(root, found.target.name).runs
+    outdated = len(before) - len(_wanted(before, study))
+    if outdated:
         raise InputError(
-            f"{strange} of the {len(before)} runs in {found.target} are not what the study's file asks "
+            f"{outdated} of the {len(before)} runs in {found.target} are not what the study's file asks "
             "for now, and cannot be kept: put the file back, or lose them with --replace"
         )
     names, trials = {run.name for run in found.runs}, set(map(_trial_key, found.trials))
     former = {run.name: run for run in before if run.name not in names}
     _refuse_two_choices(store, found.target, study, [*former.values(), *found.runs])
-    # Rows stay as they are: made anew from a rounded history they may differ in the last digit.
+    # Rows stay as they are: made again from a rounded history they may differ in the last digit.
     rows = [row for row in read_table(found.target / INDEX) if row["run"] in former]
     rows = [{column: row.get(column) for column in found.rows[0]} for row in rows]
     former_trials = [t for t in read_trials(found.target) if _trial_key(t) not in trials]
@@ -182,11 +187,11 @@ def _wanted(runs: Iterable[Run], study: StudyConfig) -> list[Run]:
     return [run for run in runs if run.name in names]
 
 
-def _read_if_sound(target: Path) -> list[Run]:
+def _read_if_sound(root: Path, name: str) -> list[Run]:
     try:
-        return read_condensed(target).runs
+        return read_condensed(root, name).runs
     except InputError:
-        return []  # What is damaged is to be collected anew.
+        return []  # Damaged tables are to be replaced.
 
 
 def _refuse_loss(store: Path, target: Path, lost: Counter[Key]) -> None:
@@ -194,9 +199,9 @@ def _refuse_loss(store: Path, target: Path, lost: Counter[Key]) -> None:
     if lost:
         cell, method, seed = next(iter(lost))
         raise InputError(
-            f"{target} has {lost.total()} runs that {store} has not (the first: {method} with seed {seed} "
-            f"on {', '.join(cell)}) and that would be lost: say --keep to leave them beside those of the "
-            "store, or --replace to lose them"
+            f"{target} has {lost.total()} runs that {store} lacks (the first: {method} with seed {seed} "
+            f"on {', '.join(cell)}) and that would be lost: add --keep to keep them, or --replace to lose "
+            "them"
         )
 
 
@@ -212,8 +217,8 @@ def _refuse_two_choices(store: Path, target: Path, study: StudyConfig, runs: Ite
         if own != other:
             raise InputError(
                 f"{target} and {store} have runs of {run.method} on {', '.join(run.cell)} with different "
-                f"choices, {other} and {own}, which cannot be kept together: take what was chosen before "
-                "with fedkin run --collected, or lose the former runs with --replace"
+                f"choices, {other} and {own}, which cannot be kept together: run the study with the former "
+                "choices (python -m reproduction run --collected), or lose the former runs with --replace"
             )
 
 
@@ -223,13 +228,16 @@ def is_condensed(directory: Path) -> bool:
 
 
 def read_any(directory: Path) -> Record:
-    """Read a study's store, a condensed study, or what `fedkin fit` has written."""
-    return read_condensed(directory) if is_condensed(directory) else read_record(directory)
+    """Read a condensed study, a study's store, or what `fedkin fit` has written."""
+    if not is_condensed(directory):
+        return read_record(directory)
+    whole = directory.resolve()
+    return read_condensed(whole.parents[1], whole.name)
 
 
-def read_condensed(directory: Path) -> Record:
-    """Read a condensed study; what is missing is told by the study's file."""
-    study = read_study(directory.parent, directory.resolve().name)
+def read_condensed(root: Path, name: str) -> Record:
+    """Read a condensed study; its file decides which runs are missing."""
+    study, directory = read_study(root, name), study_directory(root, name)
     try:
         history = pd.read_csv(directory / HISTORY)
         by_run = {str(name): table.drop(columns="run") for name, table in history.groupby("run")}
@@ -242,25 +250,25 @@ def read_condensed(directory: Path) -> Record:
     return Record(directory, "study", runs, missing, request=study.model_dump(mode="json"))
 
 
-def read_collected(results: Path, name: str, study: StudyConfig) -> list[RunConfig]:
-    """Return those of a study's runs that were collected under a name; none is no mistake."""
-    if read_study(results, name) != study:
+def read_collected(root: Path, name: str, study: StudyConfig) -> list[RunConfig]:
+    """Return the runs of a study that were collected under a name; there may be none."""
+    if read_study(root, name) != study:
         raise InputError(
-            f"{results / STUDIES / name}.toml asks for other runs than the file that was given, so they "
+            f"{root / STUDIES / name}.toml asks for other runs than the file that was given, so they "
             "could not be collected: give that file, or make the two the same"
         )
-    if not (results / name / INDEX).exists():
+    if not (study_directory(root, name) / INDEX).exists():
         return []
-    return study.asked_for(RunConfig(**run.config) for run in read_condensed(results / name).runs)
+    return study.asked_for(RunConfig(**run.config) for run in read_condensed(root, name).runs)
 
 
-def planned_without_results(results: Path, name: str) -> list[Missing]:
+def planned_without_results(root: Path, name: str) -> list[Missing]:
     """Return all runs of a study of which nothing was collected."""
-    return list(missing_runs(read_study(results, name), [], lambda *_: "not begun"))
+    return list(missing_runs(read_study(root, name), [], lambda *_: "not begun"))
 
 
 def read_trials(directory: Path) -> list[Trial]:
-    """Read what was tried to choose parameters; nothing where nothing was."""
+    """Read what was tried to choose parameters; an empty list if nothing was."""
     if not (directory / TUNING).exists():
         return []
     rows = read_table(directory / TUNING)
@@ -276,13 +284,13 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     return [{name: _parse(name, text) for name, text in row.items()} for row in rows]
 
 
-def read_study(results: Path, name: str) -> StudyConfig:
-    """Read what a study of a directory of results consists of."""
-    file = results / STUDIES / f"{name}.toml"
+def read_study(root: Path, name: str) -> StudyConfig:
+    """Read which runs a study consists of."""
+    file = root / STUDIES / f"{name}.toml"
     if not file.exists():
         raise InputError(
-            f"there is no file {file}, which would say what the study {name} consists of: put it there, "
-            "and name the study's directory like it"
+            f"there is no file {file}, which says what the study {name} consists of: put it there, and "
+            "give the study's directory the same name"
         )
     return load_study(file)
 
@@ -292,7 +300,7 @@ def _cell(config: RunConfig) -> Any:
 
 
 def _index_row(run: Run) -> dict[str, Any]:
-    """Write down all that decided a run, and all that came out of it but for the models."""
+    """Return everything that decided a run, and everything that came out of it except the models."""
     row: dict[str, Any] = {"run": run.name}
     row |= {column: run.config[name] for name, column in CONFIG_COLUMNS.items()}
     row |= {name: run.config["settings"].get(name) for name in setting_names()}
@@ -317,7 +325,7 @@ def _index_row(run: Run) -> dict[str, Any]:
 
 
 def weights_at(evaluation: pd.Series) -> dict[str, float] | None:
-    """Return the weights of nodes at an evaluation; None where a method has none."""
+    """Return the weights of nodes at an evaluation; None if the method has none."""
     weights = {
         str(name).removeprefix(WEIGHT_PREFIX): float(value)
         for name, value in evaluation.items()
@@ -339,7 +347,7 @@ def _read_row(row: dict[str, Any], histories: Mapping[str, pd.DataFrame], direct
     settings = {name: row[name] for name in setting_names() if row.get(name) is not None}
     given = {name: row.get(column) for name, column in CONFIG_COLUMNS.items()}
     known = {name: value for name, value in given.items() if value is not None}
-    # What is open by default, such as a budget, may have been left open on purpose.
+    # An empty budget was left open on purpose: it must not get its default.
     known |= {name: None for name in BUDGETS if row.get(CONFIG_COLUMNS[name]) is None}
     try:
         config = RunConfig(**known, settings=settings)  # pyright: ignore[reportArgumentType]

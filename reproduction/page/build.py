@@ -1,11 +1,11 @@
-"""The directory `results/`: studies set beside the paper, every file made from condensed studies.
+"""The page of results, its tables and figures, all made from condensed studies.
 
-RESULTS/README.md             the comparison, cell by cell
-RESULTS/table.md, .csv, .tex  every method in every cell
-RESULTS/comparison.csv        the same beside the paper's figures, to nine decimals
-RESULTS/solvers.md, .csv, .tex  damped CG against the paper's solver
-RESULTS/figures/…             the figures of `fedkin report`, of all studies together
-RESULTS/INVESTIGATION.md      written by hand; only read here
+ROOT/README.md                  the page
+ROOT/table.md, .csv, .tex       every method in every cell
+ROOT/comparison.csv             the same next to the paper's figures, to nine decimals
+ROOT/solvers.md, .csv, .tex     damped CG against the paper's solver
+ROOT/figures/…                  the figures of `fedkin report`, of all studies together
+ROOT/INVESTIGATION.md           written by hand; only read here
 """
 
 import math
@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fedkin.report import comparison, evidence, figures, solvers, tables
-from fedkin.report.collected import Reproduction, StudyState, read_reproduction
+from fedkin.report import figures, tables
 from fedkin.report.reading import Cell, Missing, Record, Run
 from fedkin.report.style import method_title
 from fedkin.studies.config import StudyConfig
 from fedkin.training.checkpoint import write_atomically
+from reproduction.page import comparison, evidence, solvers
+from reproduction.page.collected import Reproduction, StudyState, read_reproduction
 
 README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
 
@@ -36,30 +37,30 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "η": ("outer_learning_rate",),
     "damping": ("damping",),
     "CG iterations": ("solver_iterations",),
-    "h goes on": ("warm_start_adjoint",),
+    "h kept": ("warm_start_adjoint",),
     "λ, Ditto": ("proximal", "ditto"),
     "λ, pFedMe": ("proximal", "pfedme"),
 }
-"""Parameters as the paper writes them: their names, and a method where they are that method's own."""
+"""Parameters as the paper writes them: their names in a config, and the method if only one has them."""
 
 
-def build(directory: Path) -> list[Path]:
+def write_all(directory: Path) -> list[Path]:
     """Write every table, figure and the page; return their paths."""
     reproduction = read_reproduction(directory)
     written = []
     for name, text in texts(reproduction).items():
         write_atomically(directory / name, text.encode())
         written.append(directory / name)
-    beside = directory / FIGURES
-    beside.mkdir(exist_ok=True)
-    drawn = figures.save_figures(reproduction.table_record, beside, FIGURE_FORMATS)
-    for path in set(beside.iterdir()) - set(drawn):
-        path.unlink()  # Names depend on the targets that there are: one of a former state is in the way.
+    folder = directory / FIGURES
+    folder.mkdir(exist_ok=True)
+    drawn = figures.save_figures(reproduction.table_record, folder, FIGURE_FORMATS)
+    for path in set(folder.iterdir()) - set(drawn):
+        path.unlink()  # Names depend on the targets there are: figures of a former state are removed.
     return written + drawn
 
 
 def texts(reproduction: Reproduction) -> dict[str, str]:
-    """Return every file that is text, by its name: the tables and the page."""
+    """Return the text files by name: the tables and the page."""
     record = reproduction.table_record
     # Nine decimals: the last digits of a mean may depend on the processor, and files are compared.
     table = comparison.compare(record).round(9)
@@ -71,12 +72,16 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
         found |= {
             f"solvers.{ending}": write(solver_table) for ending, write in solvers.WRITERS.items()
         }
-    found[README] = _page(reproduction, record, table, solver_table)
+    found[README] = _page(reproduction, record, table, solver_table, found["table.md"])
     return found
 
 
 def _page(
-    reproduction: Reproduction, record: Record, table: pd.DataFrame, solver_table: pd.DataFrame
+    reproduction: Reproduction,
+    record: Record,
+    table: pd.DataFrame,
+    solver_table: pd.DataFrame,
+    opening_table: str,
 ) -> str:
     shares = comparison.weight_shares(record.runs)
     file = reproduction.directory / INVESTIGATION
@@ -97,12 +102,12 @@ def _page(
     if weights is not None:
         added.insert(0, ("2a", *weights))
     environment = Environment(
-        loader=PackageLoader("fedkin.report"),
+        loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # Markdown, of our own words and numbers
+        autoescape=False,  # Markdown made of our own words and numbers
     )
     environment.filters |= {
         "signed": tables.signed,
@@ -114,7 +119,8 @@ def _page(
         "paper": lambda row: tables.entry(row.paper, row.paper_spread),
         "extremes": _extremes,
     }
-    return environment.get_template("results.md").render(
+    return environment.get_template("README.md.jinja").render(
+        opening_table=opening_table,
         counts=counts,
         added=added,
         table_is_partial=bool(record.missing),
@@ -143,7 +149,7 @@ def _page(
 
 
 def _extremes(values: pd.Series, *, sign: bool = False) -> str:
-    """Write the smallest and the largest of some values; those of runs that never get there are none."""
+    """Write the smallest and the largest of some values; NaN stands for runs that never reach a mark."""
     known = values.dropna()
     if known.empty:
         return "–"
@@ -153,7 +159,7 @@ def _extremes(values: pd.Series, *, sign: bool = False) -> str:
 
 
 def _headings(text: str) -> str:
-    """Return the headings of chapters: what they name, the chapters are about."""
+    """Return the headings of chapters, which name the entries that the chapters are about."""
     return "\n".join(line for line in text.splitlines() if line.startswith("## "))
 
 
@@ -166,7 +172,7 @@ def _chapters(table: pd.DataFrame) -> dict[str, list[Any]]:
 
 
 def _winners(table: pd.DataFrame) -> list[tuple[Cell, str, str, int]]:
-    """Return for each cell the best method of ours and of the paper's, and how many there are."""
+    """Return for each cell our best method, the paper's, and the number of methods we have."""
     rows = []
     for key, of_cell in table.groupby(["dataset", "setting", "target"], sort=False):
         ours = of_cell.loc[of_cell.accuracy.idxmax()]
@@ -195,11 +201,11 @@ def _share_rows(shares: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _missing_words(studies: list[StudyState]) -> list[str]:
-    """Say what is missing, a line a study and method."""
+    """Say what is missing, one line per study and method."""
     lines = []
     for study in studies:
         if study.missing and not study.runs:
-            lines.append(f"{study.name}: none of {study.planned} is there")
+            lines.append(f"{study.name}: all {study.planned} runs")
             continue
         by_method: dict[str, list[Missing]] = {}
         for each in study.missing:
@@ -212,13 +218,13 @@ def _missing_words(studies: list[StudyState]) -> list[str]:
             for cell, of_cell in seeds.items():
                 words = ", ".join(map(str, of_cell))
                 cells.setdefault(words, []).append(f"{cell.setting} {cell.target}")
-            told = "; ".join(f"seeds {words} of {', '.join(c)}" for words, c in cells.items())
-            lines.append(f"{study.name}, {method_title(method)}: {len(missing)} runs ({told})")
+            which = "; ".join(f"seeds {words} of {', '.join(c)}" for words, c in cells.items())
+            lines.append(f"{study.name}, {method_title(method)}: {len(missing)} runs ({which})")
     return lines
 
 
 def _choices(state: StudyState) -> list[tuple[str, str, str, int, str]]:
-    """Return what a study's parameters were chosen from: a row a method that was tuned."""
+    """Return what a study's parameters were chosen from: one row per method that was tuned."""
     symbols = {name: symbol for symbol, (name, *_) in PARAMETERS.items()} | {"proximal": "λ"}
     rows = []
     for method, lists in state.config.tune.items():
@@ -249,7 +255,7 @@ def _parameters(studies: list[StudyState]) -> list[tuple[str, str, list[str]]]:
 
 
 def _values(runs: list[Run], name: str, method: str | None = None) -> str:
-    """Write the values of a parameter, several where methods differ."""
+    """Write the values of a parameter; several if methods differ."""
     settings = [run.config["settings"] for run in runs if method in (None, run.method)]
     found = {each[name] for each in settings if each.get(name) is not None}
     words = ["yes" if value is True else f"{value:g}" for value in sorted(found)]

@@ -1,14 +1,16 @@
 """Comparisons with the paper on numbers made by hand: every expected value is worked out here."""
 
+import dataclasses
 import math
 
 import pandas as pd
 import pytest
-from stores import invent_study, study
 
-from fedkin.report import comparison, solvers
-from fedkin.report.comparison import MAIN_CELLS, Count, pooled_deviation
 from fedkin.report.reading import Cell, read_record
+from reproduction.page import comparison, solvers
+from reproduction.page.comparison import MAIN_CELLS, Count, pooled_deviation
+from reproduction.page.paper import PaperFigures
+from stores import invent_study, study
 
 METHODS = ("bilevel", "fedavg", "ditto", "pfedme", "local")
 
@@ -47,9 +49,9 @@ def test_deviations_are_pooled_by_degrees_of_freedom():
     assert pooled_deviation(math.nan, 1, 0.01) == 0.01
 
 
-def test_differences_are_told_in_these_deviations(tmp_path):
+def test_differences_are_given_in_these_deviations(tmp_path):
     invent_study(tmp_path / "out", study(setting=[2], seed=[0, 1, 2]))
-    record = read_record(tmp_path / "out")
+    record = dataclasses.replace(read_record(tmp_path / "out"), paper=PaperFigures())
     compared = comparison.compare(record).set_index("method")
     scores = [run.outcome["test_accuracy"] for run in record.runs if run.method == "bilevel"]
     mean = sum(scores) / 3
@@ -162,7 +164,7 @@ def test_one_seed_leaves_the_solvers_open_and_an_accuracy_never_reached_counts_a
     rows = [solver_row(cell, common=math.nan) for cell in solvers.CELLS]
     count = solvers.cg_is_faster(pd.DataFrame(rows), ratio="common_ratio")
     assert (count.shown, count.judged) == ([], 8)
-    assert "never gets there" in count.others[0]
+    assert "never reached" in count.others[0]
 
 
 def test_verdicts_wait_for_what_can_still_decide():

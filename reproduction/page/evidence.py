@@ -1,26 +1,27 @@
-"""What the studies of an investigation add to the page: the tables' claims under other conditions."""
+"""What the studies of the investigation add to the page: the tables' claims under other conditions."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import pandas as pd
 
-from fedkin.report import comparison, solvers
-from fedkin.report.collected import EVIDENCE_STUDIES, SOLVER_STUDIES, Reproduction, StudyState
-from fedkin.report.comparison import Count
 from fedkin.report.reading import Run
+from reproduction.page import comparison, solvers
+from reproduction.page.collected import SOLVER_STUDIES, Reproduction, StudyState
+from reproduction.page.comparison import Count
+from reproduction.page.condensed import EVIDENCE_STUDIES
 
 FIRST_SOLVER_STUDIES = "why-first-solvers-"
-"""Studies whose names begin like this are a former second table's half with damped CG."""
+"""Studies whose names begin like this are the damped-CG half of a former second table."""
 
 EVEN_SOLVER_STUDIES = "why-even-solvers-"
-"""Those whose names begin like this have the paper's solver with as many choices as damped CG."""
+"""Studies whose names begin like this give the paper's solver as many choices as damped CG has."""
 
 UNSEEN_STUDIES = "why-unseen-"
-"""Those whose names begin like this have the paper's solver with seeds on which nothing was decided."""
+"""Studies whose names begin like this run the paper's solver with seeds that decided nothing."""
 
 ADJOINT_STUDIES = "why-adjoint-"
-"""In those whose names begin like this each solve for h goes on from the last h."""
+"""In studies whose names begin like this each solve for h starts from the last h."""
 
 
 class Pairing(NamedTuple):
@@ -39,7 +40,7 @@ class Pairing(NamedTuple):
 
     @property
     def counts(self) -> tuple[Count, Count]:
-        """The cells that meet the claim, each solver to its own mark, and both to the same accuracy."""
+        """The cells that support the claim: each solver to its own mark, and both to the same accuracy."""
         return (
             solvers.cg_is_faster(self.table),
             solvers.cg_is_faster(self.table, ratio="common_ratio"),
@@ -47,7 +48,7 @@ class Pairing(NamedTuple):
 
 
 def solver_pairings(reproduction: Reproduction) -> list[Pairing]:
-    """Compare the solvers as in the second table, and in whatever other ways there are runs for."""
+    """Compare the solvers as in the second table, and under the other conditions there are runs for."""
     table = reproduction.table_studies
     ours = reproduction.studies_of(SOLVER_STUDIES)
     first = reproduction.studies_of(FIRST_SOLVER_STUDIES)
@@ -64,14 +65,14 @@ def solver_pairings(reproduction: Reproduction) -> list[Pairing]:
             our_studies=ours,
         ),
         _pair(
-            "a former table: fewer choices for CG, widened with its outcome in view",
+            "a former table: fewer choices for CG, extended after its outcome was known",
             papers=as_in_table,
             papers_studies=table,
             ours=f"`{FIRST_SOLVER_STUDIES}…`",
             our_studies=first,
         ),
         _pair(
-            f"seeds {' and '.join(map(str, seeds))} alone, which had no part in that",
+            f"seeds {' and '.join(map(str, seeds))} alone, which played no part in that",
             papers=f"{as_in_table}, `{UNSEEN_STUDIES}…`",
             papers_studies=[*table, *unseen],
             ours=as_in_solvers,
@@ -79,7 +80,7 @@ def solver_pairings(reproduction: Reproduction) -> list[Pairing]:
             seeds=seeds,
         ),
         _pair(
-            "Local-SVRG chooses from as many: the same τ and η, and γ_h in place of CG's iterations",
+            "as many choices for Local-SVRG: the same τ and η, and γ_h in place of CG's iterations",
             papers=f"`{EVEN_SOLVER_STUDIES}…`",
             papers_studies=even,
             ours=as_in_solvers,
@@ -117,7 +118,7 @@ def _runs(studies: Iterable[StudyState]) -> list[Run]:
 
 
 def weights_with_last_adjoint(reproduction: Reproduction) -> tuple[Count, bool] | None:
-    """Count the weights again for runs of the paper's solver whose h does not begin at zero.
+    """Count the weights again for runs of the paper's solver whose h does not start at zero.
 
     Returns:
         The count, and whether runs are missing; None if there are no such runs.
@@ -127,9 +128,7 @@ def weights_with_last_adjoint(reproduction: Reproduction) -> tuple[Count, bool] 
     if shares.empty:
         return None
     seeds = ", ".join(str(seed) for seed in sorted(set(shares.seed)))
-    condition = (
-        f" where each solve for h goes on from the last h (`{ADJOINT_STUDIES}…`, seeds {seeds})"
-    )
+    condition = f" if each solve for h starts from the last h (`{ADJOINT_STUDIES}…`, seeds {seeds})"
     count = comparison.similar_nodes_have_the_weight(shares, condition)
     return count, any(study.missing for study in studies)
 
@@ -140,7 +139,7 @@ class EndShares(NamedTuple):
     study: StudyState
     dataset: str
     variant: str
-    """How the study's variants of Bi-level are told apart; its name alone where there is one."""
+    """What distinguishes the study's variants of Bi-level; just its name if there is one."""
     means: dict[tuple[str, str], float]
 
 

@@ -1,6 +1,7 @@
 """A study that was collected in part is finished elsewhere: nothing is run twice, nothing lost."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from fedkin.cli.app import app
 from fedkin.errors import InputError
-from fedkin.report import condensed
 from fedkin.studies.store import Store
+from reproduction.commands import app
+from reproduction.page import condensed
 
 STUDY = """
 dataset = "digits"
@@ -83,16 +84,16 @@ def half(made, tmp_path):
 
 
 def read_rows(results, name="index.csv"):
-    rows = condensed.read_table(results / "digits" / name)
+    rows = condensed.read_table(results / "results" / "digits" / name)
     return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
 
 
 def read_history(results):
-    return pd.read_csv(results / "digits" / "history.csv.gz").drop(columns="seconds")
+    return pd.read_csv(results / "results" / "digits" / "history.csv.gz").drop(columns="seconds")
 
 
 def read_files(results):
-    return [(results / "digits" / name).read_bytes() for name in FILES]
+    return [(results / "results" / "digits" / name).read_bytes() for name in FILES]
 
 
 def test_only_what_is_missing_is_run_with_the_parameters_that_were_chosen(made):
@@ -104,11 +105,11 @@ def test_only_what_is_missing_is_run_with_the_parameters_that_were_chosen(made):
 
 def test_what_was_collected_and_the_rest_are_the_whole(made, half):
     whole = made / "whole" / "results"
-    former = (half / "digits" / "index.csv").read_text().splitlines()
+    former = (half / "results" / "digits" / "index.csv").read_text().splitlines()
     condensed.read_store(made / "rest" / "digits", half, keep=True).write()
     assert read_rows(half) == read_rows(whole)
     pd.testing.assert_frame_equal(read_history(half), read_history(whole))
-    rows = (half / "digits" / "index.csv").read_text().splitlines()
+    rows = (half / "results" / "digits" / "index.csv").read_text().splitlines()
     assert set(former) < set(rows)  # to the last digit
     assert read_rows(half, "tuning.csv") == read_rows(whole, "tuning.csv")
     once = read_files(half)
@@ -169,7 +170,7 @@ def test_each_variant_keeps_its_own_choice(half, tmp_path):
     variants = ("[tune.bilevel]", '[settings.bilevel]\nsolver = ["svrg", "cg"]\n\n[tune.bilevel]')
     of_one = [('["fedavg", "bilevel", "pfedme"]', '"bilevel"'), variants]
     of_one += [("follow_bilevel = true\n", ""), ("[tune.pfedme]\nproximal = [5.0, 1e-4]\n", "")]
-    shutil.rmtree(half / "digits")
+    shutil.rmtree(half / "results" / "digits")
     first = tmp_path / "first" / "digits"
     call("run", write_study(half, *of_one, FIRST), "--out", first)
     condensed.read_store(first, half).write()
@@ -183,7 +184,7 @@ def test_each_variant_keeps_its_own_choice(half, tmp_path):
 
 
 def test_a_study_of_which_nothing_was_collected_is_run_whole(half, tmp_path):
-    shutil.rmtree(half / "digits")
+    shutil.rmtree(half / "results" / "digits")
     store = tmp_path / "digits"
     call("run", half / "studies" / "digits.toml", "--out", store, "--collected", half)
     assert len(Store(store).finished()) == 6
@@ -225,7 +226,7 @@ def test_mistakes(made, half, tmp_path):
     changed.write_text(study.read_text().replace("[0, 1]", "[0, 1, 2]"))
     with pytest.raises(InputError, match="asks for other runs than the file that was given"):
         call("run", changed, "--out", out, "--collected", half)
-    history = half / "digits" / "history.csv.gz"
+    history = half / "results" / "digits" / "history.csv.gz"
     for damage in (lambda: history.write_bytes(b"damaged"), history.unlink):
         damage()
         with pytest.raises(InputError, match="damaged"):
@@ -235,29 +236,32 @@ def test_mistakes(made, half, tmp_path):
     assert not out.exists()
 
 
-def test_make_reproduce_goes_on_past_a_study_that_fails_and_collects_the_others(tmp_path):
-    """The recipe itself, with the environment that is there in place of one of its own."""
-    results = tmp_path / "results"
+def test_make_reproduce_continues_after_a_study_that_fails_and_collects_the_others(tmp_path):
+    """The recipe itself, in the present environment instead of a new one."""
+    root = tmp_path / "reproduction"
     small = (('["fedavg", "bilevel", "pfedme"]', '"local"'), FIRST)
-    file = write_study(results, *small, (STUDY[STUDY.index("tune_steps") :], ""))
+    file = write_study(root, *small, (STUDY[STUDY.index("tune_steps") :], ""))
     absent = file.with_stem("absent")
     absent.write_text(file.read_text().replace("digits", "nowhere"))
     environment = tmp_path / "environment"
     environment.mkdir()
     for name in ("pyproject.toml", "constraints.txt", environment / ".base"):
         (tmp_path / name).touch()  # the last of them last: there is nothing to install
-    told = subprocess.run(
+    repository = Path(__file__).parents[2]
+    paths = [str(repository), str(repository / "src"), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
         [
-            *("make", "--file", str(Path(__file__).parents[2] / "Makefile"), "reproduce"),
-            *("STUDIES=absent digits", "GO_ON=1", "JOBS=1", "STORES=stores"),
+            *("make", "--file", str(repository / "Makefile"), "reproduce"),
+            *("STUDIES=absent digits", "ONLY_MISSING=1", "JOBS=1", "STORES=stores"),
             *(f"VENV={environment}", f"BIN={Path(sys.executable).parent}"),
         ],
         cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
     )
-    assert told.returncode == 2
-    assert "error: not all runs are finished of: absent; run it again" in told.stdout
-    (row,) = read_rows(results)
+    assert done.returncode == 2, done.stderr
+    assert "error: unfinished runs in: absent; run it again" in done.stdout
+    (row,) = read_rows(root)
     assert (row["method"], row["seed"]) == ("local", 0)
-    assert "absent: none of 1 is there" in (results / "README.md").read_text(encoding="utf-8")
+    assert "- absent: all 1 runs" in (root / "README.md").read_text(encoding="utf-8")

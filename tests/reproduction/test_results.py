@@ -12,19 +12,23 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from stores import invent_run
 from typer.testing import CliRunner
 
-from fedkin.cli.app import app
 from fedkin.errors import InputError
-from fedkin.report import condensed, evidence, reproduction, solvers, tables
-from fedkin.report.collected import read_reproduction
+from fedkin.report import tables
 from fedkin.report.reading import Missing, read_record
 from fedkin.studies.config import RunConfig, load_study, with_settings
 from fedkin.studies.store import Store
+from reproduction.commands import app
+from reproduction.page import build, condensed, evidence, solvers
+from reproduction.page.collected import read_reproduction
+from reproduction.page.condensed import study_directory
+from stores import invent_run
 
-RESULTS = Path(__file__).parents[2] / "results"
-COLLECTED = sorted(RESULTS.glob("*/index.csv"))
+ROOT = Path(__file__).parents[2] / "reproduction"
+NAMES = sorted(path.stem for path in ROOT.glob("studies/*.toml"))
+assert NAMES, f"there are no studies in {ROOT}"
+
 
 STUDY = """
 dataset = "mnist"
@@ -52,9 +56,9 @@ solver = "cg"
 """
 
 
-def make_store(results, stores, name, text, leave_out=0) -> Path:
+def make_store(root, stores, name, text, leave_out=0) -> Path:
     """Invent a study whose runs had their learning rate chosen; the last few may be missing."""
-    file = results / "studies" / f"{name}.toml"
+    file = root / "studies" / f"{name}.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     config = load_study(file)
@@ -75,16 +79,16 @@ def made(tmp_path_factory):
     """Invent a study and its half of the second table, once for all tests."""
     place = tmp_path_factory.mktemp("made")
     for name, text in (("mnist", STUDY), ("solvers-mnist", SOLVER_STUDY)):
-        store = make_store(place / "results", place / "stores", name, text)
-        condensed.read_store(store, place / "results").write()
+        store = make_store(place / "root", place / "stores", name, text)
+        condensed.read_store(store, place / "root").write()
     return place
 
 
 @pytest.fixture
 def collected(made, tmp_path):
-    """Return a directory of results of one's own; the stores are beside it."""
+    """Return a copy of the results for one test; the stores are next to it."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    return tmp_path / "results"
+    return tmp_path / "root"
 
 
 def read_rows(path) -> list[dict[str, str]]:
@@ -93,26 +97,59 @@ def read_rows(path) -> list[dict[str, str]]:
 
 
 def test_the_repositorys_tables_and_page_are_made_from_its_index_and_nothing_else():
-    texts = reproduction.texts(read_reproduction(RESULTS))
+    texts = build.texts(read_reproduction(ROOT))
     assert {"README.md", "table.md", "table.csv", "table.tex", "comparison.csv"} <= set(texts)
     for name, text in texts.items():
-        shown = (RESULTS / name).read_bytes().decode()
-        assert shown == text, f"results/{name} is not what the index says: fedkin compare results"
-    made = {path.name for path in RESULTS.iterdir() if path.is_file()}
-    assert made <= {*texts, reproduction.INVESTIGATION}
+        shown = (ROOT / name).read_bytes().decode()
+        assert shown == text, f"{name} is not what the index says: python -m reproduction compare"
+    made = {path.name for path in ROOT.iterdir() if path.is_file() and path.suffix != ".py"}
+    assert made == {*texts, build.INVESTIGATION}
+
+
+def test_the_page_opens_with_the_table():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    title, sentences, table, _ = page.split("\n\n", maxsplit=3)
+    assert title.startswith("# ")
+    assert sentences.count(".") <= 2
+    assert table + "\n" == (ROOT / "table.md").read_text(encoding="utf-8")
+    lines = table.splitlines()
+    assert lines[0].startswith("| data set | setting | target | Bi-level |")
+    assert (
+        len(lines) == 2 + 20
+    )  # 16 cells of (Fashion-)MNIST, two each of CIFAR-10 and Tiny ImageNet
+    assert lines[2].count("(paper 0.") == 5
+
+
+def test_the_evidence_is_one_level_down_and_every_study_has_its_tables():
+    def studies(folder):
+        return {path.parent.name for path in (ROOT / folder).glob("*/index.csv")}
+
+    assert studies("results") | studies("evidence") == set(NAMES)
+    assert len(studies("results")) == 6
+    assert len(studies("evidence")) == 15
+    assert all(name.startswith("why-") for name in studies("evidence"))
+
+
+@pytest.mark.parametrize("name", ["README.md", "INVESTIGATION.md"])
+def test_what_the_pages_link_to_is_there(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    targets = {target.split("#")[0] for target in re.findall(r"\]\(([^)]+)\)", text)} - {""}
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
 def test_the_repositorys_results_are_small_and_its_figures_there():
-    assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 5e6
-    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    assert sum(path.stat().st_size for path in ROOT.rglob("*") if path.is_file()) < 5e6
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
     figures = [line.split("(")[1].rstrip(")") for line in page.splitlines() if line[:2] == "!["]
     assert figures
-    assert all((RESULTS / name).exists() for name in figures)
+    assert all((ROOT / name).exists() for name in figures)
 
 
-@pytest.mark.parametrize("index", COLLECTED, ids=lambda path: path.parent.name)
-def test_each_row_of_the_repositorys_index_agrees_with_its_history(index):
-    """By means of its own: the standard library, and the rule by which a model is kept."""
+@pytest.mark.parametrize("name", NAMES)
+def test_each_row_of_the_repositorys_index_agrees_with_its_history(name):
+    """By other means: the standard library, and the rule by which a model is kept."""
+    index = study_directory(ROOT, name) / "index.csv"
     with gzip.open(index.with_name("history.csv.gz"), "rt", newline="") as file:
         histories: dict[str, list[dict]] = {}
         for row in csv.DictReader(file):
@@ -142,13 +179,13 @@ def test_each_row_of_the_repositorys_index_agrees_with_its_history(index):
         assert int(row["total_synchronizations"]) <= int(row["budget_synchronizations"])
 
 
-@pytest.mark.parametrize("index", COLLECTED, ids=lambda path: path.parent.name)
-def test_each_run_in_the_repository_is_one_that_its_study_asks_for(index):
-    study = load_study(RESULTS / "studies" / f"{index.parent.name}.toml")
+@pytest.mark.parametrize("name", NAMES)
+def test_each_run_in_the_repository_is_one_that_its_study_asks_for(name):
+    study = load_study(ROOT / "studies" / f"{name}.toml")
     planned: dict[tuple, list[RunConfig]] = {}
     for run in study.runs():
         planned.setdefault((run.cell, run.method, run.seed), []).append(run)
-    for run in condensed.read_condensed(index.parent).runs:
+    for run in condensed.read_condensed(ROOT, name).runs:
         config = RunConfig.model_validate(run.config)
         tuned = study.tune.get(run.method, {})
         free = set(tuned) | ({"learning_rate"} if study.follow_bilevel else set())
@@ -165,17 +202,17 @@ def test_make_reproduce_runs_every_study_once():
     told = subprocess.run(
         # BIN: nothing could be run if a change made the recipe one that --dry-run carries out.
         ["make", "--dry-run", "--old-file", ".venv/.base", "BIN=absent", "reproduce"],
-        cwd=RESULTS.parent,
+        cwd=ROOT.parent,
         capture_output=True,
         text=True,
         check=True,
     )
     named, *_ = re.findall(r"for study in (.*?); do", told.stdout)
-    assert sorted(named.split()) == sorted(path.stem for path in RESULTS.glob("studies/*.toml"))
+    assert sorted(named.split()) == sorted(path.stem for path in ROOT.glob("studies/*.toml"))
 
 
 def test_what_was_collected_is_what_the_store_holds(tmp_path, collected):
-    ours = condensed.read_condensed(collected / "mnist")
+    ours = condensed.read_condensed(collected, "mnist")
     theirs = read_record(tmp_path / "stores" / "mnist")
     assert [run.name for run in ours.runs] == [run.name for run in theirs.runs]
     assert [run.config for run in ours.runs] == [run.config for run in theirs.runs]
@@ -188,7 +225,7 @@ def test_what_was_collected_is_what_the_store_holds(tmp_path, collected):
 
 
 def test_what_an_index_says_of_a_run(tmp_path, collected):
-    for row in read_rows(collected / "mnist" / "index.csv"):
+    for row in read_rows(collected / "results" / "mnist" / "index.csv"):
         path = tmp_path / "stores" / "mnist" / "runs" / row["run"]
         history = pd.read_parquet(path / "history.parquet").to_dict(orient="records")
         final = json.loads((path / "finished.json").read_text())["test_accuracy"]
@@ -202,16 +239,18 @@ def test_what_an_index_says_of_a_run(tmp_path, collected):
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path, collected):
-    before = {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
+    before = {path.name: path.read_bytes() for path in (collected / "results" / "mnist").iterdir()}
     condensed.read_store(tmp_path / "stores" / "mnist", collected).write()
-    assert before == {path.name: path.read_bytes() for path in (collected / "mnist").iterdir()}
-    first = reproduction.texts(read_reproduction(collected))
-    assert first == reproduction.texts(read_reproduction(collected))
+    assert before == {
+        path.name: path.read_bytes() for path in (collected / "results" / "mnist").iterdir()
+    }
+    first = build.texts(read_reproduction(collected))
+    assert first == build.texts(read_reproduction(collected))
 
 
 @pytest.mark.parametrize("column", ["test_accuracy", "learning_rate", "best_step"])
 def test_an_edited_index_is_refused(collected, column):
-    index = collected / "mnist" / "index.csv"
+    index = collected / "results" / "mnist" / "index.csv"
     rows = read_rows(index)
     rows[3][column] = {"test_accuracy": "0.9", "learning_rate": "0.02", "best_step": "99"}[column]
     with index.open("w", newline="") as file:
@@ -229,7 +268,7 @@ def test_solvers_are_compared_on_the_seeds_that_both_have(tmp_path, collected):
     rows = [
         row
         for name in ("mnist", "solvers-mnist")
-        for row in read_rows(collected / name / "index.csv")
+        for row in read_rows(collected / "results" / name / "index.csv")
         if row["method"] == "bilevel" and row["setting"] == "2"
     ]
     needed = {
@@ -311,7 +350,7 @@ def test_solvers_are_compared_with_other_choices_and_seeds(solver_studies):
 
 
 def test_the_page_shows_each_pairing_as_it_is(solver_studies):
-    page = reproduction.texts(solver_studies)["README.md"]
+    page = build.texts(solver_studies)["README.md"]
     rows = [row[3:] for row in rows_of_page(page, "Damped CG") if " of 2" in row[5]]
     assert rows[0] == ["+0.010 to +0.020", "0.30 to 0.50", "1 of 2", "0.20 to 0.50", "1 of 2"]
     assert rows[1][:3] == ["−0.010 to 0.000", "0.20 to 0.60", "1 of 2"]
@@ -326,7 +365,7 @@ def test_a_pairing_of_single_seeds_judges_nothing_and_says_what_is_missing(solve
         return dataclasses.replace(state, runs=runs, missing=missing)
 
     studies = [first_seed(state) for state in solver_studies.studies]
-    page = reproduction.texts(dataclasses.replace(solver_studies, studies=studies))["README.md"]
+    page = build.texts(dataclasses.replace(solver_studies, studies=studies))["README.md"]
     met = [row[5] for row in rows_of_page(page, "Damped CG") if "so far" in row[5]]
     assert met == ["0 of 0, so far"] * 3  # no seed is an unseen one
 
@@ -335,11 +374,13 @@ def test_the_page_tells_the_weights_of_the_evidence_and_what_was_chosen_from(tmp
     longer = STUDY.replace("800", "1600")
     store = make_store(collected, tmp_path / "stores", "why-mnist", longer)
     condensed.read_store(store, collected).write()
-    page = reproduction.texts(read_reproduction(collected))["README.md"]
-    (shown,) = [row for row in rows_of_page(page, "Whom Bi-level") if "[why-mnist]" in row[0]]
+    page = build.texts(read_reproduction(collected))["README.md"]
+    (shown,) = [
+        row for row in rows_of_page(page, "Which nodes Bi-level") if "[why-mnist]" in row[0]
+    ]
     ends = [
         float(row["last_similar_weight"])
-        for row in read_rows(collected / "why-mnist" / "index.csv")
+        for row in read_rows(collected / "evidence" / "why-mnist" / "index.csv")
         if (row["method"], row["setting"]) == ("bilevel", "2")
     ]
     assert shown[1:] == ["mnist", "1600", f"{100 * np.mean(ends):.1f}%", *["–"] * 5]
@@ -358,16 +399,18 @@ def test_variants_and_data_sets_of_the_evidence_have_weights_of_their_own(tmp_pa
     both = both.replace('"cg"', '"cg"\nouter_learning_rate = [0.1, 0.025]')
     store = make_store(collected, tmp_path / "more", "why-both", both)
     condensed.read_store(store, collected).write()
-    page = reproduction.texts(read_reproduction(collected))["README.md"]
-    shown = [row for row in rows_of_page(page, "Whom Bi-level") if "[why-both]" in row[0]]
+    page = build.texts(read_reproduction(collected))["README.md"]
+    shown = [row for row in rows_of_page(page, "Which nodes Bi-level") if "[why-both]" in row[0]]
     assert [row[1] for row in shown].count("mnist") == 2
     assert len({tuple(row[:2]) for row in shown}) == 4
 
 
-def test_weights_are_counted_anew_for_runs_that_go_on_from_the_last_h(tmp_path, collected):
+def test_weights_are_counted_again_for_runs_that_start_from_the_last_h(tmp_path, collected):
     def rows() -> list[list[str]]:
-        page = reproduction.texts(read_reproduction(collected))["README.md"]
-        return [row for row in rows_of_page(page, "What it must show") if row[0] in ("2", "2a")]
+        page = build.texts(read_reproduction(collected))["README.md"]
+        return [
+            row for row in rows_of_page(page, "What the results must show") if row[0] in ("2", "2a")
+        ]
 
     assert len(rows()) == 1
     warm = SOLVER_STUDY.replace('"cg"', '"svrg"\nwarm_start_adjoint = true')
@@ -381,34 +424,34 @@ def test_weights_are_counted_anew_for_runs_that_go_on_from_the_last_h(tmp_path, 
 
 
 def test_a_partial_study_says_what_is_missing(tmp_path):
-    results = tmp_path / "results"
-    store = make_store(results, tmp_path / "stores", "mnist", STUDY, leave_out=3)
-    (results / "studies" / "solvers-mnist.toml").write_text(SOLVER_STUDY)
-    condensed.read_store(store, results).write()
-    page = reproduction.texts(read_reproduction(results))["README.md"]
+    root = tmp_path / "root"
+    store = make_store(root, tmp_path / "stores", "mnist", STUDY, leave_out=3)
+    (root / "studies" / "solvers-mnist.toml").write_text(SOLVER_STUDY)
+    condensed.read_store(store, root).write()
+    page = build.texts(read_reproduction(root))["README.md"]
     assert "| 17 | 20 |" in page
     assert "- mnist, Local-train: 2 runs (seeds 0, 1 of 2 minority)" in page
-    assert "- solvers-mnist: none of 4 is there" in page
+    assert "- solvers-mnist: all 4 runs" in page
     assert "No cell has runs of both solvers yet." in page
 
 
 def test_an_entry_counts_as_investigated_when_the_investigation_names_it(collected):
     def page() -> str:
-        return reproduction.texts(read_reproduction(collected))["README.md"]
+        return build.texts(read_reproduction(collected))["README.md"]
 
     assert "`mnist 2 minority local` |" in page()  # invented far below the paper's 0.787
-    assert "| yes |\n" not in page().split("## Where we differ")[1].split("## Whom")[0]
+    assert "| yes |\n" not in page().split("## Where we differ")[1].split("## Which nodes")[0]
     for text, times in (
         ("# Found\n\n`mnist 2 minority local` waits for more seeds.\n", 0),
         ("# Found\n\n## `mnist 2 minority local`\n\nInvented.\n", 1),
     ):
         (collected / "INVESTIGATION.md").write_text(text)
-        told = page().split("## Where we differ")[1].split("## Whom")[0]
+        told = page().split("## Where we differ")[1].split("## Which nodes")[0]
         assert told.count("| yes |\n") == times
 
 
 def test_the_command_collects_and_builds(tmp_path, collected):
-    shutil.rmtree(collected / "mnist")
+    shutil.rmtree(collected / "results" / "mnist")
     (collected / "figures").mkdir()
     (collected / "figures" / "former.svg").touch()
     store = tmp_path / "stores" / "mnist"
@@ -424,7 +467,9 @@ def test_the_command_collects_and_builds(tmp_path, collected):
 
 def test_a_condensed_study_can_be_reported(collected, tmp_path):
     out = tmp_path / "out"
-    answer = CliRunner().invoke(app, ["report", str(collected / "mnist"), "--out", str(out)])
+    answer = CliRunner().invoke(
+        app, ["report", str(collected / "results" / "mnist"), "--out", str(out)]
+    )
     assert answer.exit_code == 0, answer.output
     assert "mnist" in (out / "report.html").read_text(encoding="utf-8")
 
@@ -435,12 +480,12 @@ def test_newcomers_mistakes(tmp_path, collected):
     shutil.copytree(store, elsewhere)
     with pytest.raises(InputError, match=r"no file .*other\.toml"):
         condensed.read_store(elsewhere, collected).write()
-    with pytest.raises(InputError, match="holds no results"):
+    with pytest.raises(InputError, match="has no studies"):
         read_reproduction(tmp_path)
     (collected / "studies" / "mnist.toml").write_text('dataset = "fashion-mnist"\n')
     with pytest.raises(InputError, match="no finished run that"):
         condensed.read_store(store, collected).write()
-    shutil.rmtree(collected / "mnist")
+    shutil.rmtree(collected / "results" / "mnist")
     with pytest.raises(InputError, match="no finished run of the paper's table"):
         read_reproduction(collected)
     with pytest.raises(InputError, match="is not there"):
@@ -448,18 +493,18 @@ def test_newcomers_mistakes(tmp_path, collected):
 
 
 def test_a_store_does_not_replace_runs_that_it_lacks(tmp_path, collected):
-    before = (collected / "mnist" / "index.csv").read_bytes()
+    before = (collected / "results" / "mnist" / "index.csv").read_bytes()
     fewer = make_store(collected, tmp_path / "fewer", "mnist", STUDY, leave_out=3)
     with pytest.raises(InputError, match=r"3 runs that .* would be lost"):
         condensed.read_store(fewer, collected).write()
-    assert (collected / "mnist" / "index.csv").read_bytes() == before
+    assert (collected / "results" / "mnist" / "index.csv").read_bytes() == before
     command = ["compare", str(collected), "--add", str(fewer), "--replace", "--json"]
     answer = CliRunner().invoke(app, command)
     assert json.loads(answer.stdout)["studies"]["mnist"]["finished"] == 17
 
 
 def test_a_store_that_is_refused_leaves_the_others_as_they_were(tmp_path, collected):
-    before = (collected / "solvers-mnist" / "index.csv").read_bytes()
+    before = (collected / "results" / "solvers-mnist" / "index.csv").read_bytes()
     other = SOLVER_STUDY.replace('"cg"', '"cg"\ndamping = 2.0')
     other = make_store(collected, tmp_path / "other", "solvers-mnist", other)
     fewer = make_store(collected, tmp_path / "fewer", "mnist", STUDY, leave_out=3)
@@ -467,25 +512,25 @@ def test_a_store_that_is_refused_leaves_the_others_as_they_were(tmp_path, collec
         app, ["compare", str(collected), "--add", str(other), "--add", str(fewer)]
     )
     assert isinstance(answer.exception, InputError)
-    assert (collected / "solvers-mnist" / "index.csv").read_bytes() == before
+    assert (collected / "results" / "solvers-mnist" / "index.csv").read_bytes() == before
 
 
 def test_variants_of_a_method_are_counted_before_they_are_replaced(tmp_path):
-    results = tmp_path / "results"
+    root = tmp_path / "root"
     two = STUDY.replace("0.3333333333333333", "[0.3333333333333333, 0.5]")
-    whole = make_store(results, tmp_path / "whole", "why-mnist", two)
-    condensed.read_store(whole, results).write()
-    half = make_store(results, tmp_path / "half", "why-mnist", STUDY)
-    (results / "studies" / "why-mnist.toml").write_text(two)
+    whole = make_store(root, tmp_path / "whole", "why-mnist", two)
+    condensed.read_store(whole, root).write()
+    half = make_store(root, tmp_path / "half", "why-mnist", STUDY)
+    (root / "studies" / "why-mnist.toml").write_text(two)
     with pytest.raises(InputError, match="4 runs that"):  # two settings, two seeds
-        condensed.read_store(half, results)
+        condensed.read_store(half, root)
 
 
 def test_trials_of_a_former_store_do_not_stay(tmp_path, collected):
-    assert (collected / "mnist" / "tuning.csv").exists()
+    assert (collected / "results" / "mnist" / "tuning.csv").exists()
     shutil.rmtree(tmp_path / "stores" / "mnist" / "tuning")
     condensed.read_store(tmp_path / "stores" / "mnist", collected).write()
-    assert not (collected / "mnist" / "tuning.csv").exists()
+    assert not (collected / "results" / "mnist" / "tuning.csv").exists()
 
 
 @pytest.mark.parametrize(
@@ -498,7 +543,7 @@ def test_trials_of_a_former_store_do_not_stay(tmp_path, collected):
     ],
 )
 def test_a_damaged_study_is_refused_and_can_be_collected_again(tmp_path, collected, name, damage):
-    file = collected / "mnist" / name
+    file = collected / "results" / "mnist" / name
     sound = file.read_bytes()
     file.write_bytes(damage(sound))
     with pytest.raises(InputError, match="collect it again"):
@@ -508,11 +553,11 @@ def test_a_damaged_study_is_refused_and_can_be_collected_again(tmp_path, collect
 
 
 def test_variants_of_a_method_are_refused(tmp_path):
-    results = tmp_path / "results"
+    root = tmp_path / "root"
     two = STUDY.replace("0.3333333333333333", "[0.3333333333333333, 0.5]")
-    condensed.read_store(make_store(results, tmp_path / "stores", "mnist", two), results).write()
+    condensed.read_store(make_store(root, tmp_path / "stores", "mnist", two), root).write()
     with pytest.raises(InputError, match="two runs of bilevel"):
-        read_reproduction(results)
+        read_reproduction(root)
 
 
 def test_variants_of_a_solver_are_refused(tmp_path, collected):
@@ -525,13 +570,13 @@ def test_variants_of_a_solver_are_refused(tmp_path, collected):
 
 @pytest.mark.parametrize(("absent", "verdict"), [("fedavg", "no"), ("bilevel", "no, so far")])
 def test_only_claims_that_wait_for_runs_say_so_far(tmp_path, collected, absent, verdict):
-    index = collected / "mnist" / "index.csv"
+    index = collected / "results" / "mnist" / "index.csv"
     rows = [row for row in read_rows(index) if (row["method"], row["seed"]) != (absent, "1")]
     with index.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    page = reproduction.texts(read_reproduction(collected))["README.md"]
+    page = build.texts(read_reproduction(collected))["README.md"]
     (weights,) = [line for line in page.splitlines() if line.startswith("| 2 | the similar nodes")]
     assert weights.endswith(f"| {verdict} |")  # the invented weights fall short of 95%
 
@@ -557,14 +602,14 @@ def test_the_same_cell_in_two_studies_of_the_table_is_refused_but_not_as_evidenc
 
 
 def test_seeds_with_other_parameters_are_refused(tmp_path):
-    results = tmp_path / "results"
+    root = tmp_path / "root"
     half = STUDY.replace("seed = [0, 1]", "seed = {}")
     for seed, cap in ((0, 0.25), (1, 0.5)):
         text = half.format(seed).replace("0.3333333333333333", str(cap))
-        store = make_store(results, tmp_path / "stores", f"mnist-{seed}", text)
-        condensed.read_store(store, results).write()
+        store = make_store(root, tmp_path / "stores", f"mnist-{seed}", text)
+        condensed.read_store(store, root).write()
     with pytest.raises(InputError, match="different parameters"):
-        read_reproduction(results)
+        read_reproduction(root)
 
 
 def test_a_run_that_was_held_up_does_not_change_the_typical_time(collected):
@@ -590,14 +635,12 @@ def test_resume_begins_a_study_that_is_not_there(tmp_path):
     assert store.runs.is_dir()
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.stem for path in RESULTS.glob("studies/solvers-*.toml"))
-)
+@pytest.mark.parametrize("name", sorted(path.stem for path in ROOT.glob("studies/solvers-*.toml")))
 def test_both_solvers_are_compared_with_the_same_budget_on_the_same_cells(name):
-    ours = load_study(RESULTS / "studies" / f"{name}.toml")
+    ours = load_study(ROOT / "studies" / f"{name}.toml")
     dataset = name.removeprefix("solvers-")
-    papers = load_study(RESULTS / "studies" / f"{dataset}.toml")
-    later = RESULTS / "studies" / f"why-unseen-{dataset}.toml"
+    papers = load_study(ROOT / "studies" / f"{dataset}.toml")
+    later = ROOT / "studies" / f"why-unseen-{dataset}.toml"
     known = {
         (run.cell, run.seed, run.synchronizations): run
         for study in [papers, *([load_study(later)] if later.exists() else [])]
@@ -615,7 +658,7 @@ def test_both_solvers_are_compared_with_the_same_budget_on_the_same_cells(name):
     if later.exists():  # its parameters are what was chosen for the seeds of before
         chosen = [
             RunConfig.model_validate(run.config).settings
-            for run in condensed.read_condensed(RESULTS / dataset).runs
+            for run in condensed.read_condensed(ROOT, dataset).runs
             if run.method == "bilevel" and run.cell.target == "minority"
         ]
         planned = [run.settings for run in load_study(later).runs()]
@@ -623,7 +666,7 @@ def test_both_solvers_are_compared_with_the_same_budget_on_the_same_cells(name):
     # gamma is not chosen for CG, it is what was chosen for the paper's solver in these cells.
     chosen = [
         run.config["settings"]["learning_rate"]
-        for run in condensed.read_condensed(RESULTS / papers.dataset[0]).runs
+        for run in condensed.read_condensed(ROOT, papers.dataset[0]).runs
         if run.method == "bilevel" and run.cell.target == "minority"
     ]
     assert set(chosen) == {ours.settings["learning_rate"]}

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from fedkin.errors import InputError
-from fedkin.report.comparison import Count, count_cells
-from fedkin.report.condensed import REACHED
 from fedkin.report.reading import Cell, Run
 from fedkin.report.tables import entry, signed
+from reproduction.page.comparison import Count, count_cells
+from reproduction.page.condensed import REACHED
 
 PAPERS, OURS = "svrg", "cg"
 TITLES = {PAPERS: "Local-SVRG", OURS: "damped CG"}
@@ -36,18 +36,18 @@ COLUMNS = [
 
 
 def solver_of(run: Run) -> str:
-    """Return the solver of a run of Bi-level; left open, it is that of the preset."""
+    """Return the solver of a run of Bi-level; if left open, that of the preset."""
     settings = run.config["settings"]
     return settings.get("solver") or (PAPERS if settings.get("preset") == "paper" else OURS)
 
 
 def compare_solvers(runs: Iterable[Run]) -> pd.DataFrame:
-    """Return one row a cell in which both solvers have a run with the same seed.
+    """Return one row per cell in which both solvers have a run with the same seed.
 
     Only such seeds count. Costs are means over seeds, up to the first evaluation with 95% of the test
     accuracy of the run's own result; a ratio is that of the means. `common_synchronizations` is what CG
-    takes to 95% of the accuracy of the *other* solver's result with the same seed, none if a run never
-    gets there, and `common_ratio` the ratio of that to what the other takes.
+    takes to reach 95% of the accuracy of the *other* solver's result with the same seed, NaN if a run
+    never does, and `common_ratio` the ratio of that to what the other takes.
     """
     found: dict[tuple[Cell, str], dict[int, Run]] = {}
     for run in runs:
@@ -56,7 +56,7 @@ def compare_solvers(runs: Iterable[Run]) -> pd.DataFrame:
             if of_solver.setdefault(run.seed, run) is not run:
                 raise InputError(
                     f"two runs of Bi-level have the same solver and seed {run.seed} on {run.cell.title}: "
-                    "solvers are compared by one of each"
+                    "solvers are compared by one run each"
                 )
     rows = []
     for cell in dict.fromkeys(cell for cell, _ in found):
@@ -100,7 +100,7 @@ def _mark(run: Run) -> float:
 
 
 def _synchronizations_to(run: Run, mark: float) -> float:
-    """Return what a run takes to an accuracy; NaN if it never gets there."""
+    """Return the synchronizations a run takes to reach an accuracy; NaN if it never does."""
     reached = run.history[run.history.test_accuracy >= mark]
     return np.nan if reached.empty else float(reached.synchronizations.iloc[0])
 
@@ -120,7 +120,7 @@ def cg_is_faster(table: pd.DataFrame, *, ratio: str = "synchronizations_ratio") 
         if row is None or np.isnan(row.pooled):
             return None
         share, lost = getattr(row, ratio), row.difference < -row.pooled
-        slow = "never gets there" if np.isnan(share) else f"{share:.2f} of the synchronizations"
+        slow = "never reached" if np.isnan(share) else f"{share:.2f} of the synchronizations"
         reasons = [] if share <= LARGEST_RATIO else [slow]
         reasons += [f"accuracy {row.difference:+.3f}".replace("-", "−")] if lost else []
         return not reasons, ", ".join(reasons)
