@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from benchmarks.work import Limits
 
 app = typer.Typer(
-    pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 SCALES = (15, 150, 1500)

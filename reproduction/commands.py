@@ -24,6 +24,7 @@ from fedkin.studies.study import StudyOutcome, carry_out
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The paper's experiments: run their studies, collect the results, make the page (docs/studies.md).",
