@@ -11,7 +11,7 @@ from fedkin.errors import InputError
 
 
 def draw_outcomes(outcomes: Sequence[Outcome], path: Path) -> None:
-    """Draw the times of both, on a logarithmic axis, with the ratio beside each pair."""
+    """Draw the times of both, on a logarithmic axis, with the ratio next to each pair."""
     networks = list(dict.fromkeys(outcome.network for outcome in outcomes))
     figure = Figure(
         figsize=(8, 0.8 + 0.42 * len(outcomes) + 0.5 * len(networks)), layout="constrained"

@@ -1,7 +1,7 @@
 """The reference: a plain PyTorch loop over nodes, as well written as a good user would.
 
 Every node keeps its parameters in a dictionary; a step is `functional_call` and autograd on one
-mini-batch of one node. Images are `uint8` tensors, parted into mini-batches beforehand.
+mini-batch of one node. Images are `uint8` tensors, divided into mini-batches beforehand.
 """
 
 # pyright: reportMissingImports=false
@@ -20,7 +20,7 @@ from fedkin.models.cnn import CNN, PADDING
 
 Parameters = dict[str, Tensor]
 Draws = tuple[np.ndarray, np.ndarray]
-"""For each node and step, the mini-batch drawn and whether the reference point is renewed."""
+"""For each node and step: the mini-batch drawn, and whether the reference point is refreshed."""
 
 
 class Network(nn.Module):

@@ -1,4 +1,4 @@
-"""How much arithmetic a computation is, and how much of it the machine could do at best."""
+"""How much arithmetic a computation needs, and how much the machine can do at best."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +17,16 @@ COPIED_BYTES = 200_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What this machine does at best, measured."""
+    """What this machine does at best, as measured."""
 
     flops: float
-    """Floating-point operations a second in a large float32 matrix product, all cores."""
+    """Floating-point operations per second in a large float32 matrix product, all cores."""
     bandwidth: float
-    """Bytes a second that are read or written in copying large arrays, all cores."""
+    """Bytes per second read or written while copying large arrays, all cores."""
 
 
 def measure_limits(threads: int, repeats: int = 5) -> Limits:
-    """Measure the limits; the best of some repetitions."""
+    """Measure the limits; the fastest repetition counts."""
     left, right = np.random.default_rng(0).random((2, MATRIX, MATRIX), np.float32)
     source = [np.ones(COPIED_BYTES // threads, np.uint8) for _ in range(threads)]
     goal = [np.empty_like(part) for part in source]

@@ -223,7 +223,7 @@ def _refuse_two_choices(store: Path, target: Path, study: StudyConfig, runs: Ite
 
 
 def is_condensed(directory: Path) -> bool:
-    """Tell whether a directory holds a condensed study."""
+    """Tell whether a directory is a condensed study."""
     return (directory / INDEX).exists() and (directory / HISTORY).exists()
 
 

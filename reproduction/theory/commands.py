@@ -157,8 +157,7 @@ def regimes(
         f"{answer['equal_beats_similar_only']}."
     )
     results.print(
-        f"What Corollary 1 asks for holds, constants being 1, in {answer['cells_where_corollaries_apply']} "
-        "cells."
+        f"Corollary 1 applies, with all constants 1, in {answer['cells_where_corollaries_apply']} cells."
     )
     _say(written)
 

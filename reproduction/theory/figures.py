@@ -163,7 +163,7 @@ def _rounds_panel(axes: Any, rounds: pd.DataFrame, slopes: list[Slope], problem:
 
 
 def _guide(axes: Any, curve: pd.DataFrame, slope: Slope, color: str) -> None:
-    """Draw a line of the predicted slope over the range of the fit, shifted to lie beside the curve."""
+    """Draw a line of the predicted slope over the range of the fit, shifted to lie next to the curve."""
     end = curve.iloc[-1]
     reach = np.array([curve["accuracy"].iloc[0], end["accuracy"]])
     line = 0.45 * end["rounds"] * (reach / end["accuracy"]) ** slope.predicted
