@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, find_browser
-from stores import invent_study, study
 
 from fedkin.report import html
 from fedkin.report.reading import read_record
+from stores import invent_study, study
 
 EVIL = "<script>alert(1)</script>"
 WIDTHS = (400, 1000, 1600)

@@ -6,11 +6,12 @@ import sys
 
 import pandas as pd
 import pytest
-from stores import invent_run, invent_study, study
 
 from fedkin.cli import app as cli
 from fedkin.cli import demo as demo_command
+from fedkin.errors import FedkinError
 from fedkin.studies.store import Store
+from stores import invent_run, invent_study, study
 
 EVIL = "<script>alert(1)</script>"
 
@@ -143,7 +144,7 @@ def test_the_demo_replaces_only_its_own_runs(tmp_path, monkeypatch):
     other.open(resume=False)
     other.write_study(study())
     (other.runs / "run").mkdir()
-    with pytest.raises(cli.FedkinError, match="a study of yours"):
+    with pytest.raises(FedkinError, match="a study of yours"):
         demo_command._remove_earlier_demo(other.path)
     assert (other.runs / "run").exists()
 

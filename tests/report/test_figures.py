@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 from scipy import stats
-from stores import invent_run, invent_study, study
 
 from fedkin.report import charts, curves, figures, html
 from fedkin.report.reading import read_record
 from fedkin.report.style import GROUP_COLORS, LOOKS, OTHER
 from fedkin.studies.store import Store
+from stores import invent_run, invent_study, study
 
 SEEDS = [0, 1, 2, 3]
 

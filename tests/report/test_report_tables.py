@@ -6,15 +6,16 @@ import io
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
-from stores import accuracies_on_disk, fail_run, invent_run, invent_study, study
 
 from fedkin.errors import InputError
-from fedkin.report import answer, tables
+from fedkin.report import answer, html, tables
 from fedkin.report.reading import read_record
 from fedkin.studies.config import with_settings
 from fedkin.studies.store import Store
+from stores import accuracies_on_disk, fail_run, invent_run, invent_study, study
 
 
 def test_the_table_is_what_the_files_say(tmp_path):
@@ -55,40 +56,48 @@ def test_every_form_of_the_table_shows_the_same_numbers(tmp_path):
     assert columns == {7}
 
 
-def test_the_papers_values_stand_beside_ours(tmp_path):
-    """Four of the paper's 160 figures, typed off its table."""
-    values = tables.paper_values()
-    assert len(values) == 160
-    invent_study(tmp_path / "out", study(dataset=["mnist", "cifar10"], setting=[2, 4], seed=[0, 1]))
-    record = read_record(tmp_path / "out")
-    rows = {
-        (row.dataset, row.setting, row.method): row for row in tables.summary(record).itertuples()
-    }
-    for key, paper in {
-        ("mnist", "2", "Bi-level"): 0.8580,
-        ("mnist", "4", "Local-train"): 0.7645,
-        ("cifar10", "2", "FedAvg"): 0.2870,
-        ("cifar10", "4", "pFedMe"): 0.4548,
-    }.items():
-        assert rows[key].paper == paper
-        assert rows[key].difference == pytest.approx(rows[key].accuracy - paper)
-    assert any("JPEG" in note for note in tables.notes(record))
+class Published:
+    """A table of published results with one cell."""
+
+    def value(self, cell, method, runs):
+        found = (cell.setting, method) == ("2", "fedavg") and len(list(runs)) == 2
+        return (0.5, 0.25) if found else None
+
+    def notes(self, record):
+        return [f"Published with {len(record.cells)} cells."]
 
 
-def test_what_is_not_the_papers_experiment_is_not_set_beside_it(tmp_path):
-    for number, changes in enumerate(
+def test_published_results_stand_next_to_ours_where_there_are_any(tmp_path):
+    invent_study(tmp_path / "out", study(setting=[1, 2], seed=[0, 1]))
+    alone = read_record(tmp_path / "out")
+    record = replace(alone, paper=Published())
+    table = tables.summary(record)
+    (row,) = [row for row in table.itertuples() if not math.isnan(row.paper)]
+    assert (row.setting, row.method, row.paper, row.paper_spread) == ("2", "FedAvg", 0.5, 0.25)
+    assert row.difference == row.accuracy - 0.5
+    shown = f"(paper 0.500, {tables.signed(row.difference)})"
+    assert tables.to_markdown(table).count(shown) == 1
+    assert tables.notes(record)[-1] == "Published with 2 cells."
+    assert html.render(record).count("<small>paper 0.500") == 1
+    for write in tables.WRITERS.values():
+        assert "paper" not in write(tables.summary(alone))
+    assert "<small>paper" not in html.render(alone)
+
+
+def test_images_that_were_encoded_again_are_noted(tmp_path):
+    for number, (dataset, origin, noted) in enumerate(
         (
-            {"dataset": "tiny-imagenet32"},
-            {"model": "logistic"},
-            {"majority_nodes": 4},
-            {"train_size": 100},
+            ("cifar10", "cifar10", False),
+            ("cifar10", "cifar10-jpeg", True),
+            ("cifar10", None, True),
+            ("cifar10-jpeg", None, True),
+            ("mnist", None, False),
         )
     ):
-        path = tmp_path / str(number)
-        invent_study(path, study(seed=[0], method=["bilevel", "fedavg"], **changes))
-        assert tables.summary(read_record(path)).paper.isna().all(), changes
-    notes = tables.notes(read_record(tmp_path / "0"))
-    assert any("is not the paper's DS-ImageNet" in note for note in notes)
+        config = study(dataset=dataset, method="fedavg", seed=[0])
+        invent_study(tmp_path / str(number), config, origin=origin)
+        notes = tables.notes(read_record(tmp_path / str(number)))
+        assert any("JPEG" in note for note in notes) == noted, (dataset, origin)
 
 
 def test_one_seed_has_no_deviation(tmp_path):
@@ -192,7 +201,6 @@ def test_a_setting_whose_file_is_gone_leaves_only_a_doubt(tmp_path):
     record = read_record(store.path)
     assert record.cells[0].setting == "mine"
     assert "mine.toml" in record.doubt
-    assert tables.summary(record).paper.isna().all()
 
 
 def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):

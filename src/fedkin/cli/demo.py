@@ -5,13 +5,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from fedkin.cli.options import METHODS, OutOption, SeedOption
+from fedkin.cli.options import OutOption, SeedOption
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.cli.progress import StudyDisplay
 from fedkin.data.federated import FederatedData
 from fedkin.data.settings import paper_setting, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
+from fedkin.methods.registry import PAPER_METHODS
 from fedkin.studies.config import StudyConfig, check_study
 from fedkin.studies.store import Store
 from fedkin.studies.study import carry_out
@@ -54,7 +55,7 @@ def _study(seed: int) -> StudyConfig:
     content = {
         "dataset": "digits",
         "setting": 2,
-        "method": list(METHODS),
+        "method": list(PAPER_METHODS),
         "seed": seed,
         "model": "logistic",
         "synchronizations": SYNCHRONIZATIONS,
@@ -70,7 +71,7 @@ def _remove_earlier_demo(out: Path) -> None:
         seeds = earlier["seed"]
         expected = _study(seeds[0]).model_dump(mode="json")
         # Earlier versions ran the methods in another order.
-        earlier["method"], expected["method"] = sorted(earlier["method"]), sorted(METHODS)
+        earlier["method"], expected["method"] = sorted(earlier["method"]), sorted(PAPER_METHODS)
         is_demo = len(seeds) == 1 and earlier == expected
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return
@@ -108,6 +109,6 @@ def _answer(record: Any, seed: int) -> dict[str, Any]:
                 "warnings": runs[method].outcome["warnings"],
                 "weights": runs[method].weights,
             }
-            for method in METHODS
+            for method in PAPER_METHODS
         },
     }

@@ -52,7 +52,8 @@ def one_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
 
     def check(given: Any) -> Any:
         for value in given if isinstance(given, list | tuple) else [given]:
-            if value is not None and value not in choices:
+            # package.module:Name is looked up where it is used, with a message of its own.
+            if value is not None and value not in choices and ":" not in value:
                 near = closest(value, choices)
                 hint = f"did you mean {near}?" if near else f"choose {alternatives(choices)}"
                 raise InputError(f"{option}: '{value}' is unknown; {hint}")

@@ -26,14 +26,14 @@ notes = Console(stderr=True, highlight=False)
 BAR_WIDTH = 40
 
 
-def print_json(answer: Mapping[str, Any], schema: str | None = None) -> None:
+def print_json(answer: Mapping[str, Any], *, schema: str) -> None:
     """Print the one JSON object of a command run with `--json`.
 
     Args:
         answer: The content. Numbers that JSON has no form for become null.
         schema: The name and version of the content, such as `fit/1`; `docs/json.md` lists them.
     """
-    content = {} if schema is None else {"schema": f"fedkin.{schema}"}
+    content = {"schema": f"fedkin.{schema}"}
     text = json.dumps(content | _finite(answer), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(text + "\n")
 

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import typer
 
 from fedkin.cli.options import (
-    METHODS,
     METHODS_REPEATED,
     SOLVER,
     SYNCHRONIZATIONS,
@@ -20,6 +19,7 @@ from fedkin.cli.options import (
 from fedkin.cli.output import JsonOption
 from fedkin.cli.study import run_study
 from fedkin.errors import InputError
+from fedkin.methods.registry import PAPER_METHODS
 from fedkin.studies.config import check_study
 
 PAPER_GRID: dict[str, dict[str, list[Any]]] = {
@@ -78,7 +78,7 @@ def reproduce(
     json: JsonOption = False,
 ) -> None:
     """Run cells of the paper's table: its methods, settings and parameters."""
-    methods = method or list(METHODS)
+    methods = method or list(PAPER_METHODS)
     content: dict[str, Any] = {
         "dataset": dataset,
         "setting": setting or [1, 2, 3, 4],

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
@@ -73,6 +73,21 @@ class Missing(NamedTuple):
     reason: str
 
 
+class PaperTable(Protocol):
+    """A table of published results, to be shown next to a record's own.
+
+    The package has none: the reproduction of the paper, outside of it, supplies its table.
+    """
+
+    def value(self, cell: Cell, method: str, runs: Iterable[Run]) -> tuple[float, float] | None:
+        """Return the published test accuracy and its spread for these runs, if there is one."""
+        ...
+
+    def notes(self, record: "Record") -> list[str]:
+        """Return what a reader has to know to compare the two."""
+        ...
+
+
 @dataclass(frozen=True)
 class Record:
     """All that a directory holds."""
@@ -88,6 +103,8 @@ class Record:
     """The study as it was asked for, or what is known of a fit."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The scores of a fit by the table they were measured on."""
+    paper: PaperTable | None = None
+    """Published results to be shown next to the record's own."""
 
     @property
     def title(self) -> str:

@@ -1,60 +1,22 @@
-"""The table of a study: every method in every cell, beside the paper's figures."""
+"""The table of a study: every method in every cell, next to published results where there are any."""
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedkin.report.reading import Cell, Record, Run
+from fedkin.report.reading import Cell, Record
 from fedkin.report.style import setting_title
 
-PAPER_METHODS: dict[Any, str] = {"bi-level": "bilevel", "local-train": "local"}
-PAPER_DATA_SETS: dict[Any, str] = {"ds-imagenet": "downsampled-imagenet"}
-ENCODED_ANEW = {"cifar10-jpeg": "cifar10"}
-"""Data sets that are the paper's but for the encoding of their images, and the paper's."""
 COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
+PAPER_COLUMNS = ("paper", "paper_spread", "difference")
+"""Where there are published results (`Record.paper`): the accuracy, its spread, and ours less theirs."""
 COLUMNS = [
     *("dataset", "setting", "target", "method", "seeds", "accuracy", "deviation", "best"),
-    *("paper", "paper_spread", "difference"),
+    *PAPER_COLUMNS,
     *COSTS,
 ]
-PaperValue = tuple[float, float]
-
-
-@lru_cache(maxsize=1)
-def paper_values() -> dict[tuple[Cell, str], PaperValue]:
-    """Return the paper's test accuracy and its spread by cell and method, with our names."""
-    with resources.files("fedkin.report").joinpath("paper_table.csv").open() as file:
-        table = pd.read_csv(file, dtype={"setting": str})
-    rows: Iterable[Any] = table.itertuples()
-    return {
-        (
-            Cell(PAPER_DATA_SETS.get(row.dataset, str(row.dataset)), row.setting, row.target),
-            PAPER_METHODS.get(row.method, str(row.method)),
-        ): (float(row.test_accuracy), float(row.spread))
-        for row in rows
-    }
-
-
-def paper_value(cell: Cell, method: str) -> PaperValue | None:
-    """Return the paper's test accuracy and its spread, if its table has the cell."""
-    dataset = ENCODED_ANEW.get(cell.dataset, cell.dataset)
-    return paper_values().get((cell._replace(dataset=dataset), method))
-
-
-def is_papers_experiment(run: Run) -> bool:
-    """Tell whether a run is of the paper's model on the paper's federation."""
-    config = run.config
-    sizes = ("train_size", "validation_size", "test_size")
-    return (
-        config.get("model") == "cnn"
-        and config.get("declared") is None
-        and (config.get("minority_nodes"), config.get("majority_nodes")) == (5, 10)
-        and all(config.get(name) is None for name in sizes)
-    )
 
 
 def summary(record: Record) -> pd.DataFrame:
@@ -78,8 +40,8 @@ def _summarize(record: Record, cell: Cell, label: str) -> dict[str, Any]:
     scores = np.array([_number(run.outcome.get("test_accuracy")) for run in runs])
     accuracy = float(scores.mean())
     paper, spread = np.nan, np.nan
-    if all(is_papers_experiment(run) for run in runs):
-        paper, spread = paper_value(cell, record.labels[label]) or (np.nan, np.nan)
+    if record.paper is not None:
+        paper, spread = record.paper.value(cell, record.labels[label], runs) or (paper, spread)
     return {
         **cell._asdict(),
         "method": label,
@@ -108,41 +70,21 @@ def _number(value: float | None) -> float:
 
 def notes(record: Record) -> list[str]:
     """Return what a reader of the table has to know."""
-    told = [
+    found = [
         "Test accuracy at the best validation accuracy of a run: mean ± standard deviation over seeds. "
         "The best of a row is bold."
     ]
-    table = summary(record)
-    if table.paper.notna().any():
-        told.append(
-            "Paper: the figure of that cell in the paper's table, and the difference from it to ours. "
-            "The paper's budgets and chosen parameters may differ from those of this study."
-        )
     datasets = {cell.dataset for cell in record.cells}
     origins = {run.data.get("origin") for run in record.runs if run.cell.dataset == "cifar10"}
     if "cifar10-jpeg" in datasets or ("cifar10" in datasets and origins != {"cifar10"}):
         exact = origins <= {"cifar10-jpeg"}
-        told.append(
-            "CIFAR-10 was read from JPEG files, encoded anew from the original images; the paper used "
-            "the originals."
+        found.append(
+            "CIFAR-10 was read from JPEG files, re-encoded from the original images."
             if exact
-            else "CIFAR-10 may have been read from images encoded anew as JPEG, where the originals "
-            "were not at hand; the paper used the originals."
+            else "CIFAR-10 may have been read from JPEG files, re-encoded where the original images were "
+            "not available."
         )
-    if "tiny-imagenet32" in datasets:
-        told.append(
-            "tiny-imagenet32 is not the paper's DS-ImageNet, so the paper has no figure for it."
-        )
-    if any(
-        not is_papers_experiment(run)
-        for run in record.runs
-        if paper_value(run.cell, run.method) is not None
-    ):
-        told.append(
-            "Some runs are of another model or other sizes than the paper's; they are not set beside "
-            "its figures."
-        )
-    return told
+    return found if record.paper is None else found + record.paper.notes(record)
 
 
 def entry(accuracy: float, deviation: float) -> str:
@@ -159,7 +101,9 @@ def signed(difference: float) -> str:
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """Write the table with every digit, one row a cell and method."""
+    """Write the table with every digit, one row per cell and method."""
+    if table.paper.isna().all():
+        table = table.drop(columns=list(PAPER_COLUMNS))
     return table.to_csv(index=False)
 
 
