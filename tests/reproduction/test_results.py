@@ -199,7 +199,7 @@ def test_each_run_in_the_repository_is_one_that_its_study_asks_for(name):
 
 
 def test_make_reproduce_runs_every_study_once():
-    told = subprocess.run(
+    printed = subprocess.run(
         # BIN: nothing could be run if a change made the recipe one that --dry-run carries out.
         ["make", "--dry-run", "--old-file", ".venv/.base", "BIN=absent", "reproduce"],
         cwd=ROOT.parent,
@@ -207,7 +207,7 @@ def test_make_reproduce_runs_every_study_once():
         text=True,
         check=True,
     )
-    named, *_ = re.findall(r"for study in (.*?); do", told.stdout)
+    named, *_ = re.findall(r"for study in (.*?); do", printed.stdout)
     assert sorted(named.split()) == sorted(path.stem for path in ROOT.glob("studies/*.toml"))
 
 
@@ -446,8 +446,8 @@ def test_an_entry_counts_as_investigated_when_the_investigation_names_it(collect
         ("# Found\n\n## `mnist 2 minority local`\n\nInvented.\n", 1),
     ):
         (collected / "INVESTIGATION.md").write_text(text)
-        told = page().split("## Where we differ")[1].split("## Which nodes")[0]
-        assert told.count("| yes |\n") == times
+        chapter = page().split("## Where we differ")[1].split("## Which nodes")[0]
+        assert chapter.count("| yes |\n") == times
 
 
 def test_the_command_collects_and_builds(tmp_path, collected):
@@ -457,10 +457,10 @@ def test_the_command_collects_and_builds(tmp_path, collected):
     store = tmp_path / "stores" / "mnist"
     answer = CliRunner().invoke(app, ["compare", str(collected), "--add", str(store), "--json"])
     assert answer.exit_code == 0, answer.output
-    told = json.loads(answer.stdout)
-    assert told["studies"]["mnist"]["finished"] == 20
-    assert all(Path(name).exists() for name in told["files"])
-    drawn = {Path(name).name for name in told["files"] if name.endswith(".svg")}
+    found = json.loads(answer.stdout)
+    assert found["studies"]["mnist"]["finished"] == 20
+    assert all(Path(name).exists() for name in found["files"])
+    drawn = {Path(name).name for name in found["files"] if name.endswith(".svg")}
     assert drawn == {path.name for path in (collected / "figures").iterdir()}
     assert "accuracy-synchronizations.svg" in drawn
 
