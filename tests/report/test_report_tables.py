@@ -11,7 +11,7 @@ import pytest
 from stores import accuracies_on_disk, invent_run, invent_study, study
 
 from fedkin.errors import InputError
-from fedkin.report import answer, tables
+from fedkin.report import findings, tables
 from fedkin.report.reading import read_record
 from fedkin.studies.config import with_settings
 from fedkin.studies.store import Store
@@ -98,7 +98,7 @@ def test_one_seed_has_no_deviation(tmp_path):
     assert table.deviation.isna().all()
     assert "±" not in tables.to_markdown(table)
     assert "nan" not in tables.to_markdown(table) + tables.to_latex(table)
-    assert "from one seed" in answer.brings(record, "Bi-level")
+    assert "from one seed" in findings.accuracy_sentence(record, "Bi-level")
 
 
 def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
@@ -231,7 +231,7 @@ def test_the_answer_is_computed_seed_by_seed(tmp_path):
         config = json.loads((run / "config.json").read_text())["config"]
         accuracy = json.loads((run / "finished.json").read_text())["test_accuracy"]
         truth[config["method"], config["seed"]] = accuracy
-    (gain,) = [gain for gain in answer.gains(record, "Bi-level") if gain.label == "FedAvg"]
+    (gain,) = [gain for gain in findings.gains(record, "Bi-level") if gain.label == "FedAvg"]
     differences = [truth["bilevel", seed] - truth["fedavg", seed] for seed in range(4)]
     assert float(gain.differences[0]) == pytest.approx(statistics.mean(differences))
     # Student's t for three degrees of freedom, from a printed table.
@@ -243,5 +243,5 @@ def test_the_answer_is_computed_seed_by_seed(tmp_path):
         if "bilevel" in run.name
         for weights in [json.loads((run / "weights.json").read_text())]
     ]
-    assert answer.shares(record, "Bi-level")[0].share == pytest.approx(statistics.mean(share))
-    assert f"{statistics.mean(share):.1%}" in answer.whom(record, "Bi-level")
+    assert findings.shares(record, "Bi-level")[0].share == pytest.approx(statistics.mean(share))
+    assert f"{statistics.mean(share):.1%}" in findings.weights_sentence(record, "Bi-level")

@@ -11,6 +11,7 @@ from fedkin.methods.bilevel.outer import ProximalBilevel
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.training.runner import Budget, run
 from fedkin.training.runner import begin as begin_run
+from fedkin.types import Points
 
 PERIOD, ROUNDS = 20, 20
 """τ and T_s/τ of the paper: 400 steps in each of the two solves of an outer iteration."""
@@ -44,7 +45,7 @@ def paper_run(problem: BenchProblem, outer_iterations: int, test_points: int = 5
             begin_run(algorithm, problem.federation, problem.theta),
             jax.random.key(0),
             budget=Budget(steps=steps),
-            test=test,
+            test=Points(*test),
         )
         seconds = time.perf_counter() - begin
     return PaperRun(outer_iterations, seconds, outer_iterations * 2 * PERIOD * ROUNDS)

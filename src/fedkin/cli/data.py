@@ -13,7 +13,7 @@ from rich.table import Table
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.data.federated import FederatedData, Target, class_shares
 from fedkin.data.images import Progress
-from fedkin.data.settings import Setting, load_setting, paper_setting, sample_federation
+from fedkin.data.scenarios import Scenario, load_scenario, paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, data_directory, find, load_images, resolve
 from fedkin.errors import InputError
 
@@ -144,12 +144,12 @@ def _target(text: str) -> Target:
     return text
 
 
-def _read_setting(name: str, setting: str) -> Setting:
+def _read_setting(name: str, setting: str) -> Scenario:
     if setting.lstrip("-").isdigit():
-        return paper_setting(name, int(setting))
+        return paper_scenario(name, int(setting))
     if not setting.endswith(".toml"):
         raise InputError(f"--setting is {setting!r}; it must be 1, 2, 3, 4 or a .toml file")
-    return load_setting(Path(setting))
+    return load_scenario(Path(setting))
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def _progress_bar() -> Iterator[Progress]:
         yield report
 
 
-def _merged_shares(federation: FederatedData, setting: Setting) -> dict[str, list[float]]:
+def _merged_shares(federation: FederatedData, setting: Scenario) -> dict[str, list[float]]:
     """What share of each holder's images was drawn from every merged class."""
     # Labels of the majority are permuted after the draw: undo it, to speak of what was drawn.
     names = [*federation.names, "validation", "test"]
@@ -182,7 +182,7 @@ def _merged_shares(federation: FederatedData, setting: Setting) -> dict[str, lis
     return shares
 
 
-def _answer(federation: FederatedData, setting: Setting) -> dict[str, Any]:
+def _answer(federation: FederatedData, setting: Scenario) -> dict[str, Any]:
     description = federation.description
     return {
         "source": description.source,
@@ -207,7 +207,7 @@ def _answer(federation: FederatedData, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _print_shares(federation: FederatedData, setting: Setting) -> None:
+def _print_shares(federation: FederatedData, setting: Scenario) -> None:
     answer = _answer(federation, setting)
     results.print(
         f"{answer['setting']}, target {answer['target']}, seed {answer['seed']}",

@@ -10,7 +10,7 @@ import typer
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.cli.study_display import StudyDisplay
 from fedkin.data.federated import FederatedData
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 from fedkin.studies.config import StudyConfig, check_study
@@ -32,7 +32,7 @@ def demo(
     study = _study(seed)
     _make_way(out)
     federation = sample_federation(
-        load_images("digits"), paper_setting("digits", 2), "minority", seed
+        load_images("digits"), paper_scenario("digits", 2), "minority", seed
     )
     if not json:
         _introduce(federation)

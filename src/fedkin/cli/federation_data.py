@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from fedkin.cli.fit_tables import TableRequest, gather, parse_nodes
 from fedkin.data.federated import Target
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.data.table_federation import federate
 from fedkin.data.tables import Table, TableFormat
@@ -49,7 +49,7 @@ def prepare_images(request: ImageRequest) -> Prepared:
     # Drawn here only to find out what is wrong while somebody looks.
     federation = sample_federation(
         load_images(request.dataset),
-        paper_setting(request.dataset, request.setting),
+        paper_scenario(request.dataset, request.setting),
         request.target,
         request.seed,
         minority_nodes=groups["minority"],

@@ -35,7 +35,7 @@ from fedkin.cli.table_options import (
     SeparatorOption,
     table_format,
 )
-from fedkin.data.lists import missing_codes, name_list
+from fedkin.data.option_text import parse_missing_codes, parse_names
 from fedkin.errors import InputError
 from fedkin.flower import certificates
 from fedkin.flower.certificates import require_flower
@@ -176,8 +176,8 @@ def init(
             label=label,
             task=task.value,
             positive=positive,
-            categorical=name_list(categorical),
-            missing_codes=missing_codes(missing),
+            categorical=parse_names(categorical),
+            missing_codes=parse_missing_codes(missing),
             table_format=table_format(columns, no_header, separator, drop),
             seed=seed,
         )

@@ -20,14 +20,15 @@ from fedkin.cli.table_options import (
     SeparatorOption,
     table_format,
 )
-from fedkin.data import lists
+from fedkin.data import option_text
 from fedkin.data.preprocessing import Preprocessing, Quantity
-from fedkin.data.table_federation import Points, TableFederation, federate
+from fedkin.data.table_federation import TableFederation, federate
 from fedkin.errors import InputError
 from fedkin.numerics.scores import classification_scores, regression_scores
 from fedkin.training import fit as api
 from fedkin.training.result import Result
 from fedkin.training.runner import Evaluation
+from fedkin.types import Points
 
 Scores: TypeAlias = dict[str, float | int | None]
 
@@ -182,8 +183,8 @@ def fit(
         label=label,
         task=task.value,
         positive=positive,
-        categorical=lists.name_list(categorical),
-        missing_codes=lists.missing_codes(missing),
+        categorical=option_text.parse_names(categorical),
+        missing_codes=option_text.parse_missing_codes(missing),
         table_format=table_format(columns, no_header, separator, drop),
         seed=seed,
     )
@@ -269,9 +270,9 @@ def score(result: Result, points: Points, preprocessing: Preprocessing) -> Score
     """Measure the model on a table; errors of a regression are in the label's own unit."""
     label = preprocessing.label
     if isinstance(label, Quantity):
-        predicted = np.asarray(result.predict(points.features), dtype=np.float64)
+        predicted = np.asarray(result.predict(points.inputs), dtype=np.float64)
         return regression_scores(label.restore(points.labels), label.restore(predicted))
-    probabilities = np.asarray(result.predict_proba(points.features), dtype=np.float64)
+    probabilities = np.asarray(result.predict_proba(points.inputs), dtype=np.float64)
     return classification_scores(points.labels, probabilities)
 
 

@@ -17,9 +17,9 @@ from fedkin.cli.table_options import (
     SeparatorOption,
     table_format,
 )
+from fedkin.data.messages import listing
 from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknown_categories
 from fedkin.data.tables import read_table
-from fedkin.data.wording import listing
 from fedkin.errors import InputError
 from fedkin.training.result import load
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedkin.data import lists
+from fedkin.data import option_text
 from fedkin.data.tables import TableFormat
 
 PANEL = "How the files are written"
@@ -41,8 +41,8 @@ def table_format(
 ) -> TableFormat:
     """Put the options together."""
     return TableFormat(
-        separator=lists.separator(separator),
+        separator=option_text.parse_separator(separator),
         header=not no_header,
-        names=lists.name_list(columns) if columns is not None else None,
-        drop=lists.name_list(drop),
+        names=option_text.parse_names(columns) if columns is not None else None,
+        drop=option_text.parse_names(drop),
     )

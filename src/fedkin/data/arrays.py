@@ -7,10 +7,7 @@ import jax
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.models.base import Task
-
-Points = tuple[np.ndarray, np.ndarray]
-"""Inputs and labels."""
+from fedkin.types import LearningTask, Points
 
 
 class CheckedArrays(NamedTuple):
@@ -29,7 +26,7 @@ def check_arrays(
     validation: Any,
     test: Any | None,
     *,
-    task: Task,
+    task: LearningTask,
     classes: int | Sequence[Any] | None = None,
 ) -> CheckedArrays:
     """Refuse what cannot be used, each with its own message; encode what can.
@@ -56,8 +53,8 @@ def check_arrays(
     if test is not None:
         owners.append("the test data")
         pairs.append(_pair(test, owners[-1]))
-    inputs = _check_inputs([pair[0] for pair in pairs], owners)
-    raw_labels = [pair[1] for pair in pairs]
+    inputs = _check_inputs([pair.inputs for pair in pairs], owners)
+    raw_labels = [pair.labels for pair in pairs]
     if task == "regression":
         labels, known = (
             [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)],
@@ -65,7 +62,7 @@ def check_arrays(
         )
     else:
         labels, known = _encode(raw_labels, owners, classes)
-    points = list(zip(inputs, labels, strict=True))
+    points = [Points(*pair) for pair in zip(inputs, labels, strict=True)]
     count = len(names)
     return CheckedArrays(
         names, points[:count], points[count], points[count + 1] if test is not None else None, known
@@ -83,7 +80,7 @@ def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _pair(points: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
+def _pair(points: Any, owner: str) -> Points:
     if not isinstance(points, (tuple, list)) or len(points) != 2:
         raise InputError(f"{owner}: expected a pair (X, y), got {type(points).__name__}")
     inputs, labels = _as_array(points[0], owner), np.asarray(points[1])
@@ -97,7 +94,7 @@ def _pair(points: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"{owner}: {len(inputs)} points but {len(labels)} labels")
     if len(inputs) == 0:
         raise InputError(f"{owner} is empty: leave it out or give it at least one point")
-    return inputs, labels
+    return Points(inputs, labels)
 
 
 def _as_array(inputs: Any, owner: str) -> np.ndarray:

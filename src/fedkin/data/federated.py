@@ -9,9 +9,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from fedkin.data.images import ImageSource
 from fedkin.errors import InputError
-
-Examples = tuple[np.ndarray, np.ndarray]
-"""Inputs and labels (`int32`) of the same length."""
+from fedkin.types import Points
 
 Target = Literal["minority", "majority"]
 Rotation = Literal["clockwise", "anticlockwise"]
@@ -78,9 +76,9 @@ class FederatedData:
     """The data of a federation; images stay `uint8`, channels last."""
 
     names: tuple[str, ...]
-    nodes: tuple[Examples, ...]
-    validation: Examples
-    test: Examples
+    nodes: tuple[Points, ...]
+    validation: Points
+    test: Points
     similar: tuple[bool, ...]
     """True for the nodes whose distribution is the target's."""
     classes: tuple[str, ...]
@@ -108,7 +106,7 @@ def build_federation(source: ImageSource, description: FederationDescription) ->
             f"{source.name}: save the description again"
         )
 
-    def collect(part: str, indices: tuple[int, ...], group: Target, owner: str) -> Examples:
+    def collect(part: str, indices: tuple[int, ...], group: Target, owner: str) -> Points:
         images, labels = getattr(source, f"{part}_images"), getattr(source, f"{part}_labels")
         chosen = np.asarray(indices, np.int64)
         if chosen.size and chosen.max() >= len(images):
@@ -117,9 +115,9 @@ def build_federation(source: ImageSource, description: FederationDescription) ->
                 f"has {len(images)}: save the description again"
             )
         if group == "minority":
-            return images[chosen], labels[chosen]
+            return Points(images[chosen], labels[chosen])
         permutation = np.asarray(description.permutation, np.int32)
-        return _rotate(images[chosen], description.rotation), permutation[labels[chosen]]
+        return Points(_rotate(images[chosen], description.rotation), permutation[labels[chosen]])
 
     nodes = description.nodes
     target = description.target

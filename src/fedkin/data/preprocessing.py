@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from fedkin.data.columns import Column, as_text, categories_in_order, first_text, is_numeric
+from fedkin.data.messages import closest_name, join_names, listing, shorten
 from fedkin.data.summaries import (
     ColumnSummary,
     Frozen,
@@ -30,7 +31,6 @@ from fedkin.data.summaries import (
     categories_of,
 )
 from fedkin.data.tables import Table
-from fedkin.data.wording import closest, listing, owners, shorten
 from fedkin.errors import InputError
 
 FARTHEST = 1e6
@@ -157,13 +157,13 @@ def _check_present_everywhere(name: str, tables: Mapping[str, TableSummary]) -> 
     holders = [owner for owner in tables if owner not in without]
     if len(holders) < len(without):
         raise InputError(
-            f"column '{shorten(name)}' is on {owners(holders)} only; leave it out "
+            f"column '{shorten(name)}' is on {join_names(holders)} only; leave it out "
             f"everywhere (--drop {shorten(name)}), or add it to the other tables"
         )
     own = [other for other in tables[without[0]].columns if other not in tables[holders[0]].columns]
-    near = closest(name, own)
+    near = closest_name(name, own)
     raise InputError(
-        f"column '{shorten(name)}' is missing on {owners(without)}"
+        f"column '{shorten(name)}' is missing on {join_names(without)}"
         + (f" (is it called '{shorten(near)}' there?)" if near else "")
         + f"; add it there, or leave it out everywhere (--drop {shorten(name)})"
     )
@@ -177,8 +177,8 @@ def _check_one_kind(name: str, tables: Mapping[str, TableSummary]) -> None:
     if texts and numbers:
         example = next(iter(texts.values())).example
         raise InputError(
-            f"column '{shorten(name)}' holds text on {owners(list(texts))} (such as "
-            f"'{shorten(example)}') but numbers on {owners(numbers)}; "
+            f"column '{shorten(name)}' holds text on {join_names(list(texts))} (such as "
+            f"'{shorten(example)}') but numbers on {join_names(numbers)}; "
             f"correct it, or make it a category everywhere (--categorical {shorten(name)})"
         )
 
@@ -238,7 +238,7 @@ def _merge_classes(
         if on_a_node and (len(holders) > 1 or len(nodes) == 1):
             continue
         raise InputError(
-            f"the label '{shorten(name)}' is on {owners(holders)} but on no other node "
+            f"the label '{shorten(name)}' is on {join_names(holders)} but on no other node "
             f"(the others have {listing(categories_in_order(elsewhere))}); correct it, or leave "
             "those rows out"
         )

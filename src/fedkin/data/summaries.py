@@ -20,14 +20,13 @@ from fedkin.data.columns import (
     missing_cells,
     mostly_numbers,
 )
+from fedkin.data.messages import shorten
 from fedkin.data.tables import Table
-from fedkin.data.wording import shorten
 from fedkin.errors import InputError
+from fedkin.types import LearningTask
 
 MOST_CATEGORIES = 100
 """A text column with more is a name or a number of a person: a node does not give that away."""
-
-Task: TypeAlias = Literal["classification", "regression"]
 
 
 class Frozen(BaseModel):
@@ -66,7 +65,7 @@ class TableSummary(Frozen):
 
 
 def summarize(
-    table: Table, label: str, task: Task = "classification", categorical: Sequence[str] = ()
+    table: Table, label: str, task: LearningTask = "classification", categorical: Sequence[str] = ()
 ) -> TableSummary:
     """Answer for one node: counts, means, squared deviations, categories and classes."""
     table.column(label)
@@ -119,7 +118,7 @@ def _summarize_numbers(values: Column) -> NumericSummary:
     )
 
 
-def _summarize_label(table: Table, label: str, task: Task) -> ColumnSummary:
+def _summarize_label(table: Table, label: str, task: LearningTask) -> ColumnSummary:
     values = table.columns[label]
     if missing_cells(values).any():
         raise InputError(f"{table.owner} has rows without a label; leave them out")

@@ -3,18 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from fedkin.data.preprocessing import Preprocessing, agree, transform, transform_label
-from fedkin.data.summaries import TableSummary, Task, summarize
+from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table
-
-
-class Points(NamedTuple):
-    """What a model sees of a table."""
-
-    features: np.ndarray
-    labels: np.ndarray
+from fedkin.types import LearningTask, Points
 
 
 class TableFederation(NamedTuple):
@@ -31,7 +23,7 @@ def federate(
     validation: Table,
     test: Table | None,
     label: str,
-    task: Task = "classification",
+    task: LearningTask = "classification",
     categorical: Sequence[str] = (),
     missing_codes: Mapping[str, float] | None = None,
 ) -> TableFederation:

@@ -25,7 +25,7 @@ from fedkin.data.columns import (
     text_column,
     without_code,
 )
-from fedkin.data.wording import listing, nearest, shorten
+from fedkin.data.messages import did_you_mean, listing, shorten
 from fedkin.errors import InputError
 
 LARGEST = 1e100
@@ -68,7 +68,7 @@ class Table:
         """Return a column; if there is none of that name, say which names come near."""
         if name not in self.columns:
             names = [*self.columns, *sorted(self.dropped)]
-            raise InputError(f"{self.owner} has no column '{name}'{nearest(name, names)}")
+            raise InputError(f"{self.owner} has no column '{name}'{did_you_mean(name, names)}")
         return self.columns[name]
 
     def with_missing_codes(self, codes: Mapping[str, float]) -> "Table":

@@ -23,7 +23,7 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Replies
 from fedkin.methods.local_svrg.node import gradients_to_keep
 from fedkin.methods.tasks import TASKS, empty_slot
-from fedkin.models.named import OWN_MODELS
+from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
@@ -166,7 +166,7 @@ class SimulatedFederation:
 
     def _code(self, function: partial, arguments: tuple) -> Call:
         """Say which code is needed."""
-        return Call(function, arguments, lasting=type(self.objective.model) in OWN_MODELS)
+        return Call(function, arguments, lasting=type(self.objective.model) in BUILT_IN_MODELS)
 
     def _join(self, shares: Sequence[Array]) -> np.ndarray:
         """Put together what the shares have brought; the last nodes may be filling."""

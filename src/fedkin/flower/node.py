@@ -28,8 +28,7 @@ from fedkin.flower.node_memory import NodeMemory, Snapshots
 from fedkin.flower.node_settings import DESCRIBE, NodeSettings, node_settings
 from fedkin.flower.wire import Parcel, Refusal, RefusedError, Value
 from fedkin.methods.tasks import TASKS
-from fedkin.models.named import TASKS as MODELS
-from fedkin.models.named import named_model
+from fedkin.models.named import MODEL_TASKS, named_model
 from fedkin.models.objective import Objective
 
 logger = logging.getLogger(__name__)
@@ -137,7 +136,7 @@ def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
     for name, (least, largest) in ranges.items():
         if not least <= values[name] <= largest:  # pyright: ignore[reportOperatorIssue]
             raise RefusedError(Refusal.INVALID, f"{name} must be from {least} to {largest}")
-    if values["model"] not in MODELS or values["task"] not in ("classification", "regression"):
+    if values["model"] not in MODEL_TASKS or values["task"] not in ("classification", "regression"):
         raise RefusedError(Refusal.INVALID, "there is no such model or task")
     return dict(values)
 

@@ -1,22 +1,12 @@
 """A node's own data, from where its owner says they are, to prepared points."""
 
-from typing import NamedTuple
-
-import numpy as np
-
 from fedkin.data.preprocessing import Preprocessing, transform, transform_label
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.flower.node_settings import NodeSettings
-
-
-class Points(NamedTuple):
-    """Inputs and labels, not yet prepared for a model."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
+from fedkin.types import Points
 
 
 def read_own_table(settings: NodeSettings) -> Table:
@@ -53,7 +43,7 @@ def own_images(settings: NodeSettings) -> Points:
     member = settings.member or settings.name
     federation = sample_federation(
         load_images(settings.data),
-        paper_setting(settings.data, settings.setting),
+        paper_scenario(settings.data, settings.setting),
         settings.target,
         settings.seed,
         minority_nodes=settings.minority_nodes,

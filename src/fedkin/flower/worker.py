@@ -45,6 +45,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
+from fedkin.compilation import keep_compiled_code_like_parent
 from fedkin.flower.node import MOST_RUNS, answer
 from fedkin.flower.wire import Refusal
 
@@ -193,6 +194,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    keep_compiled_code_like_parent()
     secret = None
     if arguments.secret_file is not None:
         secret = load_superexec_auth_secret(secret_file=str(arguments.secret_file))

@@ -1,7 +1,7 @@
 """What a model is: parameters, outputs, and the loss of single points."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +9,7 @@ import optax
 from jax.scipy.special import logsumexp
 
 from fedkin.errors import InputError
-from fedkin.types import Array, Key, Params
-
-Task = Literal["classification", "regression"]
+from fedkin.types import Array, Key, LearningTask, Params
 
 Statistics = Any
 """Means and variances that a model normalizes with; `()` for a model that does not normalize."""
@@ -22,7 +20,7 @@ class Model(Protocol):
     """A model of fedkin. Instances are immutable and hashable: they are arguments of compiled code."""
 
     @property
-    def task(self) -> Task:
+    def task(self) -> LearningTask:
         """What the outputs are: a row of scores (classification) or one number (regression)."""
         ...
 
@@ -86,7 +84,7 @@ class LinearModel(Model, Protocol):
         ...
 
 
-def point_loss(task: Task, outputs: Array, labels: Array) -> Array:
+def point_loss(task: LearningTask, outputs: Array, labels: Array) -> Array:
     """Cross-entropy for scores, half the squared error for numbers: the loss of each point."""
     if task == "classification":
         # The label's score by comparison, not by look-up: the derivative of a look-up is a scatter,
@@ -119,7 +117,7 @@ class WrappedModel:
     """
 
     module: Any
-    task: Task = "classification"
+    task: LearningTask = "classification"
     l2: float = 0.0
 
     def prepare(self, inputs: Array) -> Array:
@@ -163,7 +161,7 @@ class WrappedModel:
         return 0.5 * self.l2 * squared_norm(params)
 
 
-def as_model(candidate: Any, task: Task) -> Model:
+def as_model(candidate: Any, task: LearningTask) -> Model:
     """Accept a fedkin model as it is, wrap anything else that has `init` and `apply`."""
     if isinstance(candidate, Model):
         return candidate

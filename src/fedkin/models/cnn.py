@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.models.base import Statistics, Task, point_loss, squared_norm
-from fedkin.types import Array, Key, Params
+from fedkin.models.base import Statistics, point_loss, squared_norm
+from fedkin.types import Array, Key, LearningTask, Params
 
 PADDING = 1
 VARIANCE_FLOOR = 1e-5  # as in PyTorch's BatchNorm2d
@@ -46,7 +46,7 @@ class CNN:
     channels: int = 2
     kernels: tuple[int, int] = (4, 2)
     l2: float = 0.0
-    task: Task = "classification"
+    task: LearningTask = "classification"
 
     def __post_init__(self) -> None:
         if min(self._first_places() + self._second_places()) < 1:

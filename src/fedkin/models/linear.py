@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from fedkin.models.base import Statistics, Task, as_float, point_loss, squared_norm
-from fedkin.types import Array, Key, Params
+from fedkin.models.base import Statistics, as_float, point_loss, squared_norm
+from fedkin.types import Array, Key, LearningTask, Params
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Logistic(_Linear):
     """
 
     classes: int = 2
-    task: Task = "classification"
+    task: LearningTask = "classification"
 
     @property
     def curvature_bound(self) -> float:
@@ -80,7 +80,7 @@ class Ridge(_Linear):
         intercept: Whether there is a constant term.
     """
 
-    task: Task = "regression"
+    task: LearningTask = "regression"
 
     @property
     def curvature_bound(self) -> float:

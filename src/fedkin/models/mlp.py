@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from fedkin.models.base import Statistics, Task, as_float, point_loss, squared_norm
-from fedkin.types import Array, Key, Params
+from fedkin.models.base import Statistics, as_float, point_loss, squared_norm
+from fedkin.types import Array, Key, LearningTask, Params
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class MLP:
     outputs: int = 2
     hidden: int = 32
     l2: float = 1e-3
-    task: Task = "classification"
+    task: LearningTask = "classification"
 
     def prepare(self, inputs: Array) -> Array:
         """Flatten each point to a row of features."""

@@ -3,12 +3,13 @@
 from typing import Any
 
 from fedkin.errors import InputError
-from fedkin.models.base import LinearModel, Model, Task
+from fedkin.models.base import LinearModel, Model
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.mlp import MLP
+from fedkin.types import LearningTask
 
-TASKS: dict[str, Task | None] = {
+MODEL_TASKS: dict[str, LearningTask | None] = {
     "logistic": "classification",
     "ridge": "regression",
     "mlp": None,
@@ -16,13 +17,17 @@ TASKS: dict[str, Task | None] = {
 }
 """Every name, with the task of the model; None where it can do both."""
 
-OWN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
+BUILT_IN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
 """fedkin's own classes of models: with their settings they tell all that is computed. Those of users,
 wrapped or derived from these, may compute something else tomorrow under the same name."""
 
 
 def named_model(
-    name: str, task: Task, classes: int, point_shape: tuple[int, ...], l2: float | None = None
+    name: str,
+    task: LearningTask,
+    classes: int,
+    point_shape: tuple[int, ...],
+    l2: float | None = None,
 ) -> Model:
     """Make the model that a name stands for.
 
@@ -33,8 +38,8 @@ def named_model(
         point_shape: The shape of one raw input point.
         l2: The factor of ½‖θ‖² in the loss; None for the model's own default.
     """
-    if name not in TASKS:
-        raise InputError(f"model={name!r} is unknown; choose one of {', '.join(TASKS)}")
+    if name not in MODEL_TASKS:
+        raise InputError(f"model={name!r} is unknown; choose one of {', '.join(MODEL_TASKS)}")
     if l2 is not None and not (isinstance(l2, (int, float)) and 0 <= l2 < float("inf")):
         raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
     settings: dict[str, Any] = {} if l2 is None else {"l2": float(l2)}

@@ -10,15 +10,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedkin.data.federated import Examples, FederatedData, class_shares
+from fedkin.data.federated import FederatedData, class_shares
 from fedkin.errors import InputError
 from fedkin.report.style import GROUP_COLORS, group
+from fedkin.types import Points
 
 # It gets darker all the way, so it reads in gray too.
 HEAT_MAP = "viridis_r"
 
 MOST_SAMPLE_COLUMNS = 12
-SAMPLES_A_CLASS = 2
+SAMPLES_PER_CLASS = 2
 
 
 def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence[int]]) -> Figure:
@@ -34,7 +35,7 @@ def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence
     width = 11.0
     heat_height = 0.24 * rows + 0.5
     cell = 8.4 / max(len(shown), 8)
-    strip_height = cell * SAMPLES_A_CLASS * len(examples) + 0.5
+    strip_height = cell * SAMPLES_PER_CLASS * len(examples) + 0.5
     figure = Figure(figsize=(width, heat_height + strip_height + 2.6), layout="constrained")
     FigureCanvasAgg(figure)
     heights = [heat_height + 1.5, strip_height + 1.1]
@@ -141,7 +142,7 @@ def _draw_samples(
     figure: Any, federation: FederatedData, examples: dict[str, int], shown: Sequence[int]
 ) -> None:
     description = federation.description
-    grid = figure.subplots(len(examples) * SAMPLES_A_CLASS, len(shown), squeeze=False)
+    grid = figure.subplots(len(examples) * SAMPLES_PER_CLASS, len(shown), squeeze=False)
     for axes in grid.flat:
         axes.set_xticks([])
         axes.set_yticks([])
@@ -152,13 +153,13 @@ def _draw_samples(
         chosen = _first_of_each_label(federation.nodes[node], shown)
         for column, label in enumerate(shown):
             for row, image in enumerate(chosen[label]):
-                axes = grid[block * SAMPLES_A_CLASS + row, column]
+                axes = grid[block * SAMPLES_PER_CLASS + row, column]
                 axes.imshow(image.squeeze(), cmap="gray", interpolation="nearest")
                 for edge in axes.spines.values():
                     edge.set_visible(True)
                     edge.set_color(color)
                     edge.set_linewidth(1.6)
-        grid[block * SAMPLES_A_CLASS, 0].set_ylabel(
+        grid[block * SAMPLES_PER_CLASS, 0].set_ylabel(
             federation.names[node], color=color, fontsize=9, y=0
         )
     for axes, label in zip(grid[0], shown, strict=True):
@@ -184,6 +185,6 @@ def _class_title(federation: FederatedData, label: int, numbered: bool = False) 
     return f"{number}{name}{' *' if is_moved else ''}"
 
 
-def _first_of_each_label(examples: Examples, labels: Sequence[int]) -> dict[int, np.ndarray]:
-    images, given = examples
-    return {label: images[np.flatnonzero(given == label)[:SAMPLES_A_CLASS]] for label in labels}
+def _first_of_each_label(points: Points, labels: Sequence[int]) -> dict[int, np.ndarray]:
+    images, given = points
+    return {label: images[np.flatnonzero(given == label)[:SAMPLES_PER_CLASS]] for label in labels}

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from fedkin.errors import InputError
 from fedkin.report import curves
 from fedkin.report.reading import Cell, Record
-from fedkin.report.style import DISSIMILAR, GROUP_COLORS, SIMILAR, UNGROUPED, group, setting_title
+from fedkin.report.style import DISSIMILAR, GROUP_COLORS, SIMILAR, UNGROUPED, group, scenario_title
 
 FORMATS = ("svg", "png", "pdf")
 STYLE: Any = {
@@ -207,7 +207,7 @@ def _room(edge: np.ndarray, *, below: bool = False) -> float:
 
 def _panel_title(cell: Cell) -> str:
     name = Path(cell.dataset).name
-    return f"{name}, {setting_title(cell.setting)}" if cell.setting else name
+    return f"{name}, {scenario_title(cell.setting)}" if cell.setting else name
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedkin.errors import InputError
-from fedkin.report.style import METHODS, Look, look, method_title, setting_title
+from fedkin.report.style import METHODS, Look, look, method_title, scenario_title
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig
 from fedkin.studies.store import Store, read_config, read_finished
 
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
     def title(self) -> str:
         """The cell in words."""
         parts = [Path(self.dataset).name]
-        parts += [setting_title(self.setting)] if self.setting else []
+        parts += [scenario_title(self.setting)] if self.setting else []
         parts += [f"target {self.target}"] if self.target else []
         return ", ".join(parts)
 

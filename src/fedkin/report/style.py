@@ -63,6 +63,6 @@ def method_title(method: str) -> str:
     return METHODS.get(method, method)
 
 
-def setting_title(setting: str) -> str:
+def scenario_title(setting: str) -> str:
     """Return the name of a setting: the paper's by number, a user's by the name of its file."""
     return f"setting {setting}" if setting.isdigit() else Path(setting).stem

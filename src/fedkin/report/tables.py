@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 
 from fedkin.report.reading import Cell, Record, Run
-from fedkin.report.style import setting_title
+from fedkin.report.style import scenario_title
 
 PAPER_METHODS: dict[Any, str] = {"bi-level": "bilevel", "local-train": "local"}
 PAPER_DATA_SETS: dict[Any, str] = {"ds-imagenet": "downsampled-imagenet"}
-ENCODED_ANEW = {"cifar10-jpeg": "cifar10"}
+REENCODED = {"cifar10-jpeg": "cifar10"}
 """Data sets that are the paper's but for the encoding of their images, and the paper's."""
 COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
 COLUMNS = [
@@ -41,7 +41,7 @@ def paper_values() -> dict[tuple[Cell, str], PaperValue]:
 
 def paper_value(cell: Cell, method: str) -> PaperValue | None:
     """Return the paper's test accuracy and its spread, if its table has the cell."""
-    dataset = ENCODED_ANEW.get(cell.dataset, cell.dataset)
+    dataset = REENCODED.get(cell.dataset, cell.dataset)
     return paper_values().get((cell._replace(dataset=dataset), method))
 
 
@@ -223,7 +223,7 @@ def _by_cell(
         dataset, setting, target = map(str, key)  # pyright: ignore[reportArgumentType]
         found: Iterable[Any] = of_cell.itertuples()
         entries = {row.method: shown(row) for row in found}
-        titles = [dataset, setting_title(setting).removeprefix("setting "), target]
+        titles = [dataset, scenario_title(setting).removeprefix("setting "), target]
         rows.append(
             [text(title) for title in titles] + [entries.get(method, "–") for method in methods]
         )

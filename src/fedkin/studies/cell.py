@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.federation.base import Federation
 from fedkin.federation.center import Center
@@ -27,7 +27,8 @@ from fedkin.studies.store import RunDirectory, pack_arrays, versions
 from fedkin.training import method_settings as methods
 from fedkin.training.checkpoint import chosen_learning_rate, load_checkpoint, save_checkpoint
 from fedkin.training.history import to_row
-from fedkin.training.runner import Budget, Points, RunState, begin, run
+from fedkin.training.runner import Budget, RunState, begin, run
+from fedkin.types import Points
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def set_up(
     source = _source(config.dataset, data_directory)
     setting = config.declared
     if setting is None:
-        setting = paper_setting(config.dataset, int(config.setting))
+        setting = paper_scenario(config.dataset, int(config.setting))
     data = sample_federation(
         source,
         setting,
@@ -95,7 +96,7 @@ def set_up(
 
 
 def _prepare(model: Model, points: Points) -> Points:
-    return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
+    return Points(np.asarray(model.prepare(jnp.asarray(points.inputs))), points.labels)
 
 
 def run_cell(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from fedkin.data.federated import Target
-from fedkin.data.settings import Setting, load_setting
+from fedkin.data.scenarios import Scenario, load_scenario
 from fedkin.errors import InputError
 from fedkin.training.method_settings import MethodName, MethodSettings, check, setting_names
 
@@ -30,7 +30,7 @@ class RunConfig(BaseModel):
     dataset: str
     setting: SettingNumber | str
     """Setting 1-4 of the paper, or the name of the declared one."""
-    declared: Setting | None = None
+    declared: Scenario | None = None
     """A setting that is not one of the paper's, in full, so that an edited file is another run."""
     target: Target = "minority"
     method: MethodName = "bilevel"
@@ -123,7 +123,7 @@ class StudyConfig(BaseModel):
         for dataset, setting, target, method in itertools.product(
             self.dataset, self.setting, self.target, self.method
         ):
-            declared = load_setting(Path(setting)) if isinstance(setting, str) else None
+            declared = load_scenario(Path(setting)) if isinstance(setting, str) else None
             for parameters, seed in itertools.product(self._grid(method), self.seed):
                 yield RunConfig(
                     dataset=dataset,

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from fedkin.compilation import keep_compiled_code_like_parent
 from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
 from fedkin.studies.cell import Engine, run_cell, simulate
@@ -303,6 +304,7 @@ def _start_worker(reports: Any, shares: Any) -> None:
     """
     global _reports
     _reports = reports
+    keep_compiled_code_like_parent()
     share = shares.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share)

@@ -71,11 +71,11 @@ class Situation:
         need(np.asarray(self.strong_convexity) > 0, "strong_convexity (μ) must be above 0")
         need(np.asarray(self.error_bound_power) >= 1, "error_bound_power (r) must be from 1 on")
 
-    def but(self, **changes: Real) -> "Situation":
+    def replace(self, **changes: Real) -> "Situation":
         """Return the same situation with some arguments changed."""
         return replace(self, **changes)
 
-    def need_best_weights(self) -> None:
+    def require_best_weights(self) -> None:
         """Refuse bJ < 1: no weights on the similar nodes alone are allowed then."""
         if not np.all(np.asarray(self.cap) * self.similar >= 1 - ROUNDING):
             raise InputError(
@@ -103,7 +103,7 @@ def weight_distance(situation: Situation, *, constant: float = 1.0) -> Real:
 
     The paper prints ℓ_0/√μ without the power 1/r that its own proof gives: too small where ℓ_0 < √μ.
     """
-    situation.need_best_weights()
+    situation.require_best_weights()
     validation, training = _outer_terms(situation)
     power = situation.error_bound_power
     first = validation ** (1 / (2 * power))
@@ -113,7 +113,7 @@ def weight_distance(situation: Situation, *, constant: float = 1.0) -> Real:
 
 def effective_points(situation: Situation, weight_error: Real) -> Real:
     """Return N_ε = n_train / (b²J + ε²(K − J)) (`eq:Nepsilon`)."""
-    situation.need_best_weights()
+    situation.require_best_weights()
     others = situation.nodes - situation.similar
     return situation.train / (situation.cap**2 * situation.similar + weight_error**2 * others)
 
@@ -173,7 +173,7 @@ def corollary_2(situation: Situation, *, constant: float = 1.0) -> Real:
               + C\,G\Big(\frac{\nu+\log(1/\delta)}{n_{valid}}\Big)^{\frac1{2r}}
               + C\,G\Big(\frac{Kb^2(\nu+K+\log(1/\delta))}{n_{train}}\Big)^{\frac1{4r}}
     """
-    situation.need_best_weights()
+    situation.require_best_weights()
     validation, training = _outer_terms(situation)
     power = situation.error_bound_power
     complexity = situation.covering + situation.similar + _log_failure(situation)
@@ -235,10 +235,10 @@ def border_with_equal_weights(situation: Situation) -> Real:
     larger one. Bi-level has the smaller slope in G once ε < √(K − J)/K, which takes data enough; without,
     the border is infinite: no G is large enough.
     """
-    sampling = corollary_2(situation.but(distance=0.0))
+    sampling = corollary_2(situation.replace(distance=0.0))
     others = np.sqrt(np.asarray(situation.nodes - situation.similar, dtype=float))
     equal_slope = 2 * others / situation.nodes
-    equal_sampling = equal_weights(situation.but(distance=0.0))
+    equal_sampling = equal_weights(situation.replace(distance=0.0))
     gain = np.asarray(equal_slope - 2 * weight_distance(situation))
     needed = np.maximum(2 * sampling - equal_sampling, 0)  # below 0 by rounding only
     return np.where(gain > 0, needed / np.where(gain > 0, gain, 1), np.inf)[()]
@@ -246,7 +246,7 @@ def border_with_equal_weights(situation: Situation) -> Real:
 
 def _weight_order(situation: Situation) -> Real:
     """Return n_valid^(−1/2r) + n_train^(−1/4r), the order of ε."""
-    situation.need_best_weights()
+    situation.require_best_weights()
     power = situation.error_bound_power
     return situation.valid ** (-1 / (2 * power)) + situation.train ** (-1 / (4 * power))
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedkin.data.arrays import CheckedArrays, Points, check_arrays
+from fedkin.data.arrays import CheckedArrays, check_arrays
 from fedkin.errors import InputError
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models import named
-from fedkin.models.base import LinearModel, Model, Task, as_model
+from fedkin.models.base import LinearModel, Model, as_model
 from fedkin.models.objective import Objective
 from fedkin.training import method_settings as methods
 from fedkin.training import theory_plan
@@ -21,6 +21,7 @@ from fedkin.training.history import to_row
 from fedkin.training.method_settings import MethodSettings, OuterName, PresetName, SolverName
 from fedkin.training.result import Result
 from fedkin.training.runner import Budget, Evaluation, Keep, RunState, begin, run
+from fedkin.types import LearningTask, Points
 
 
 def fit(
@@ -33,7 +34,7 @@ def fit(
     seed: int = 0,
     test: tuple[Any, Any] | None = None,
     classes: int | Sequence[Any] | None = None,
-    task: Task | None = None,
+    task: LearningTask | None = None,
     l2: float | None = None,
     batch_size: int = 50,
     steps: int | None = None,
@@ -215,17 +216,17 @@ def fit(
     )
 
 
-def _task(model: Any, task: Task | None) -> Task:
+def _task(model: Any, task: LearningTask | None) -> LearningTask:
     """Return the task that a model has, or that the user says it has."""
     if task not in (None, "classification", "regression"):
         raise InputError(f"task={task!r} is unknown; choose classification or regression")
-    known = named.TASKS.get(model) if isinstance(model, str) else getattr(model, "task", None)
+    known = named.MODEL_TASKS.get(model) if isinstance(model, str) else getattr(model, "task", None)
     if known is not None and task is not None and known != task:
         raise InputError(f"the model {model!r} is for {known}, not for {task}")
     return task or known or "classification"
 
 
-def _model(model: Any, task: Task, arrays: CheckedArrays, l2: float | None) -> Model:
+def _model(model: Any, task: LearningTask, arrays: CheckedArrays, l2: float | None) -> Model:
     if isinstance(model, str):
         classes = 1 if arrays.classes is None else len(arrays.classes)
         return named.named_model(model, task, classes, arrays.validation[0].shape[1:], l2)
@@ -244,7 +245,7 @@ def _check_outputs(objective: Objective, arrays: CheckedArrays) -> None:
 
 
 def _prepare(model: Model, points: Points) -> Points:
-    return np.asarray(model.prepare(jnp.asarray(points[0]))), points[1]
+    return Points(np.asarray(model.prepare(jnp.asarray(points.inputs))), points.labels)
 
 
 def make_result(

@@ -12,13 +12,10 @@ from fedkin.errors import FedkinError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center, Score
 from fedkin.methods.base import Algorithm, Info
-from fedkin.types import Key, Vector
+from fedkin.types import Key, Points, Vector
 
 Keep = Literal["best", "last", "random"]
 """Which iterate is the result: best on the validation data, last, or uniformly random."""
-
-Points = tuple[np.ndarray, np.ndarray]
-"""Prepared inputs and labels."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pydantic import Field, PositiveInt, ValidationError
 from fedkin.cli.fit import ModelName, TaskName, model_for, save, score
 from fedkin.data.preprocessing import Preprocessing, Quantity, agree, transform, transform_label
 from fedkin.data.summaries import TableSummary
-from fedkin.data.table_federation import Points, TableFederation
+from fedkin.data.table_federation import TableFederation
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.federation.attendance import FEWEST_NODES
@@ -49,6 +49,7 @@ from fedkin.training.checkpoint import (
 from fedkin.training.fit import make_result
 from fedkin.training.method_settings import MethodName, MethodSettings
 from fedkin.training.runner import Budget, RunState, begin, run
+from fedkin.types import Points
 
 logger = logging.getLogger(__name__)
 
@@ -306,7 +307,7 @@ def _write(job: TableJob, scene: _Scene, state: RunState, tables: _Tables, out: 
         tables.classes,
         scene.objective,
         scene.center,
-        tables.validation.features.shape[1:],
+        tables.validation.inputs.shape[1:],
     )
     metrics = {"validation": score(result, tables.validation, tables.preprocessing)}
     if tables.test is not None:

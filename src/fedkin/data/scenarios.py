@@ -33,7 +33,7 @@ Label = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-class Setting(BaseModel):
+class Scenario(BaseModel):
     """How the two groups differ, and how much data everybody has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -106,9 +106,9 @@ def _in_full(
     probabilities: tuple[_Probabilities, _Probabilities],
     permutation: dict[int, int],
     sizes: tuple[int, int, int],
-) -> Setting:
+) -> Scenario:
     """Setting 4 of a data set, which has all there is; `sizes` are of a node, validation, test."""
-    return Setting(
+    return Scenario(
         merged_classes=merged_classes,
         minority=probabilities[0],
         majority=probabilities[1],
@@ -120,7 +120,7 @@ def _in_full(
     )
 
 
-_SETTING_FOUR: dict[str, Setting] = {
+_SETTING_FOUR: dict[str, Scenario] = {
     "mnist": _in_full(_MNIST_CLASSES, _GRAY, _cycle(2, 0, 1, 5), (4000, 500, 5000)),
     "fashion-mnist": _in_full(_MNIST_CLASSES, _GRAY, _cycle(2, 0, 1, 5), (4000, 500, 5000)),
     "cifar10": _in_full(
@@ -140,15 +140,15 @@ _SETTING_FOUR: dict[str, Setting] = {
 _ALIASES = {"cifar10-jpeg": "cifar10"}
 
 
-def has_paper_setting(dataset: str) -> bool:
+def has_paper_scenario(dataset: str) -> bool:
     """Tell whether settings 1-4 are known for a data set."""
     return _ALIASES.get(dataset, dataset) in _SETTING_FOUR
 
 
-def paper_setting(dataset: str, number: int) -> Setting:
+def paper_scenario(dataset: str, number: int) -> Scenario:
     """Setting 1 (class frequencies differ), 2 (+ labels), 3 (1 + rotation) or 4 (all)."""
     known = _ALIASES.get(dataset, dataset)
-    if not has_paper_setting(dataset):
+    if not has_paper_scenario(dataset):
         near = difflib.get_close_matches(dataset.lower(), _SETTING_FOUR, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         raise InputError(
@@ -167,7 +167,7 @@ def paper_setting(dataset: str, number: int) -> Setting:
     )
 
 
-def load_setting(path: Path) -> Setting:
+def load_scenario(path: Path) -> Scenario:
     """Read a setting from a TOML file whose keys are the fields of `Setting`."""
     path = Path(path)
     try:
@@ -179,7 +179,7 @@ def load_setting(path: Path) -> Setting:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from error
     try:
-        return Setting(**{"name": path.stem, **content})
+        return Scenario(**{"name": path.stem, **content})
     except ValidationError as error:
         problems = [
             f"{'.'.join(str(step) for step in each['loc'])}: {each['msg']}".removeprefix(": ")
@@ -198,7 +198,7 @@ def _generator(seed: int, role: str, number: int = 0) -> np.random.Generator:
 
 def sample_federation(
     source: ImageSource,
-    setting: Setting,
+    setting: Scenario,
     target: Target,
     seed: int,
     minority_nodes: int = 5,
@@ -285,12 +285,12 @@ def _draw(
     return np.concatenate(pools)[starts[pool_numbers] + places]
 
 
-def _pools(source: ImageSource, setting: Setting, part: str) -> list[np.ndarray]:
+def _pools(source: ImageSource, setting: Scenario, part: str) -> list[np.ndarray]:
     labels = getattr(source, f"{part}_labels")
     return [np.flatnonzero(np.isin(labels, merged)) for merged in setting.merged_classes]
 
 
-def _check_fit(source: ImageSource, setting: Setting) -> None:
+def _check_fit(source: ImageSource, setting: Scenario) -> None:
     highest = max(*itertools.chain(*setting.merged_classes), *setting.permutation, 0)
     if highest >= len(source.classes):
         raise InputError(
