@@ -107,9 +107,9 @@ def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
     record = read_record(tmp_path / "out")
     assert set(record.labels) == {"Bi-level (solver svrg)", "Bi-level (solver cg)"}
     assert list(tables.summary(record).seeds) == [2, 2]
-    looks = [record.look(label) for label in record.labels]
-    assert looks[0].color == looks[1].color
-    assert looks[0].dashes != looks[1].dashes
+    appearances = [record.appearance(label) for label in record.labels]
+    assert appearances[0].color == appearances[1].color
+    assert appearances[0].dashes != appearances[1].dashes
 
 
 def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):

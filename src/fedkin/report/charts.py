@@ -13,7 +13,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from fedkin.report.curves import Band, Curve, FinalWeights, WeightPaths
-from fedkin.report.style import Look, group
+from fedkin.report.style import Appearance, group
 
 WIDTH, HEIGHT = 380, 250
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 10, 40
@@ -130,7 +130,7 @@ def _dash(dashes: Sequence[float]) -> str | None:
 def line_chart(
     name: str,
     curves: Mapping[str, Curve],
-    looks: Mapping[str, Look],
+    appearances: Mapping[str, Appearance],
     x_title: str,
     y_title: str,
     unit: float = 1,
@@ -148,7 +148,7 @@ def line_chart(
             for values in (band.mean, band.low, band.high)
         )
         assert mean is not None
-        color = f"method-{looks[label].number}"
+        color = f"method-{appearances[label].number}"
         if low is not None and high is not None:
             both = _points(frame, x, high) + " " + _points(frame, x[::-1], low[::-1])
             shades.append(element("polygon", points=both, class_=f"shade {color}"))
@@ -157,7 +157,7 @@ def line_chart(
                 "polyline",
                 points=_points(frame, x, mean),
                 class_=f"line {color}",
-                stroke_dasharray=_dash(looks[label].dashes),
+                stroke_dasharray=_dash(appearances[label].dashes),
                 data_name=label,
                 data_x=_numbers(x),
                 data_y=_numbers(mean),
@@ -266,7 +266,11 @@ def share_chart(name: str, rows: Sequence[tuple[str, float, float]]) -> Markup:
 
 
 def dot_chart(
-    name: str, rows: Sequence[tuple[str, Look, Band]], x_title: str, *, difference: bool = False
+    name: str,
+    rows: Sequence[tuple[str, Appearance, Band]],
+    x_title: str,
+    *,
+    difference: bool = False,
 ) -> Markup:
     """Draw one number a row as a dot with its interval.
 
@@ -296,9 +300,9 @@ def dot_chart(
             element("line", x1=x(value), x2=x(value), y1=2, y2=bottom, class_=style),
             element("text", text, x=x(value), y=bottom + 14, class_="middle"),
         ]
-    for place, (label, look, band) in enumerate(rows):
+    for place, (label, appearance, band) in enumerate(rows):
         y = row * place + (32 if above else row / 2 + 2)
-        color = f"method-{look.number}"
+        color = f"method-{appearance.number}"
         every = np.atleast_1d(band.mean)
         mean = float(every.mean())
         named = {"x": 0, "y": y - 15} if above else {"x": start - 10, "y": y + 4, "class_": "end"}

@@ -220,33 +220,43 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
     handles = []
     found = curves.score_curves(record, cell, cost)
     for label, curve in found.items():
-        look = record.look(label)
+        appearance = record.appearance(label)
         band = curve.band
-        dashes = (0, look.dashes) if look.dashes else "-"
+        dashes = (0, appearance.dashes) if appearance.dashes else "-"
         name = _plain(label)
         if curve.level:
             line = axes.axhline(
-                float(band.mean), color=look.color, linestyle=dashes, linewidth=1.4, label=name
+                float(band.mean),
+                color=appearance.color,
+                linestyle=dashes,
+                linewidth=1.4,
+                label=name,
             )
             if band.low is not None and band.high is not None:
                 axes.axhspan(
-                    float(band.low), float(band.high), color=look.color, alpha=0.10, linewidth=0
+                    float(band.low),
+                    float(band.high),
+                    color=appearance.color,
+                    alpha=0.10,
+                    linewidth=0,
                 )
         else:
             x = curve.x / unit
             (line,) = axes.plot(
                 x,
                 band.mean,
-                color=look.color,
+                color=appearance.color,
                 linestyle=dashes,
                 linewidth=1.7,
-                marker=look.marker,
+                marker=appearance.marker,
                 markersize=4,
-                markevery=_spread(len(x), look.number),
+                markevery=_spread(len(x), appearance.number),
                 label=name,
             )
             if band.low is not None and band.high is not None:
-                axes.fill_between(x, band.low, band.high, color=look.color, alpha=0.18, linewidth=0)
+                axes.fill_between(
+                    x, band.low, band.high, color=appearance.color, alpha=0.18, linewidth=0
+                )
         handles.append(line)
     axes.set_xlabel(title)
     axes.set_ylabel(curves.SCORES[curves.score_column(record)])

@@ -93,7 +93,7 @@ def render(record: Record) -> str:
             cost_rows=_cost_rows(record),
             chapters=chapters,
             most_views=max(len(chapter.views) for chapter in chapters),
-            legend=[(name, record.look(name)) for name in record.labels],
+            legend=[(name, record.appearance(name)) for name in record.labels],
             grouped=any(run.similar for run in record.runs),
             rows=tables.rows_by_cell(table, record),
             table_notes=tables.notes(record) if record.kind == "study" else [],
@@ -156,7 +156,7 @@ def _accuracy_chart(record: Record, label: str) -> Markup | None:
         rows = [
             (
                 name,
-                record.look(name),
+                record.appearance(name),
                 curves.score_interval(
                     np.array(
                         [run.outcome["test_accuracy"] for run in record.of(cell, name)], float
@@ -171,7 +171,7 @@ def _accuracy_chart(record: Record, label: str) -> Markup | None:
     if not compared:
         return None
     rows = [
-        (gain.label, record.look(gain.label), curves.Band(gain.differences, None, None, 1))
+        (gain.label, record.appearance(gain.label), curves.Band(gain.differences, None, None, 1))
         for gain in compared
     ]
     title = f"accuracy of {label} minus that of …, one dot per cell"
@@ -212,9 +212,11 @@ COST_NOTES = {
 
 
 def _views(record: Record, cells: list[Cell]) -> list[View]:
-    looks = {label: record.look(label) for label in record.labels}
+    appearances = {label: record.appearance(label) for label in record.labels}
     score = curves.SCORES[curves.score_column(record)]
-    counts = {len(runs) for cell in cells for label in looks if (runs := record.of(cell, label))}
+    counts = {
+        len(runs) for cell in cells for label in appearances if (runs := record.of(cell, label))
+    }
     several = max(counts) > 1
     mean = ", mean over seeds" if several else ""
     shade = f" Shaded: {curves.interval_words(*counts)}." if several else ""
@@ -238,7 +240,7 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
             lambda cell, cost=cost, axis=axis, unit=unit: charts.line_chart(
                 f"{score} against {COST_TITLES[cost]}, {cell.title}",
                 curves.score_curves(record, cell, cost),
-                looks,
+                appearances,
                 axis,
                 score,
                 unit,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedkin.errors import InputError
-from fedkin.report.style import METHODS, Look, look, method_title, scenario_title
+from fedkin.report.style import METHODS, Appearance, appearance, method_title, scenario_title
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig
 from fedkin.studies.store import Store, read_config, read_finished
 
@@ -105,11 +105,11 @@ class Record:
         found = {run.label: run.method for run in self.runs}
         return dict(sorted(found.items(), key=lambda item: _method_order(item[1])))
 
-    def look(self, label: str) -> Look:
+    def appearance(self, label: str) -> Appearance:
         """Return how a label is drawn."""
         method = self.labels[label]
         variants = [other for other, name in self.labels.items() if name == method]
-        return look(method, variants.index(label))
+        return appearance(method, variants.index(label))
 
     def distinct(self, part: str, cells: Iterable[Cell]) -> list[str]:
         """Return what cells have as `dataset`, `setting` or `target`, in the order of the study.

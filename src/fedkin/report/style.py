@@ -19,7 +19,7 @@ METHODS = {
 
 
 @dataclass(frozen=True)
-class Look:
+class Appearance:
     """How a method is drawn: its number in the page's palette, color, marker, dashes."""
 
     number: int
@@ -28,14 +28,14 @@ class Look:
     dashes: tuple[float, ...]
 
 
-LOOKS = {
-    "bilevel": Look(0, "#D55E00", "o", ()),
-    "fedavg": Look(1, "#3F98E0", "s", (5, 2)),
-    "ditto": Look(2, "#007F5C", "^", (3, 1.5)),
-    "pfedme": Look(3, "#C2639A", "D", (7, 2, 1.5, 2)),
-    "local": Look(4, "#3A3A3A", "x", (3, 3)),
+APPEARANCES = {
+    "bilevel": Appearance(0, "#D55E00", "o", ()),
+    "fedavg": Appearance(1, "#3F98E0", "s", (5, 2)),
+    "ditto": Appearance(2, "#007F5C", "^", (3, 1.5)),
+    "pfedme": Appearance(3, "#C2639A", "D", (7, 2, 1.5, 2)),
+    "local": Appearance(4, "#3A3A3A", "x", (3, 3)),
 }
-OTHER = Look(5, "#7B4FC9", "v", (9, 3))
+OTHER = Appearance(5, "#7B4FC9", "v", (9, 3))
 
 SIMILAR, DISSIMILAR, UNGROUPED = "similar", "dissimilar", "node"
 GROUP_COLORS = {SIMILAR: "#0072B2", DISSIMILAR: "#C27C00", UNGROUPED: "#0072B2"}
@@ -44,13 +44,13 @@ VARIANT_DASHES = ((), (6, 2), (2, 1.5), (8, 2, 2, 2), (1, 2), (4, 1, 1, 1, 1, 1)
 """Variants of one method (other parameters) share its color and differ in these."""
 
 
-def look(method: str, variant: int = 0) -> Look:
+def appearance(method: str, variant: int = 0) -> Appearance:
     """Return how a method is drawn; the first variant of it as the method itself."""
-    base = LOOKS.get(method, OTHER)
+    base = APPEARANCES.get(method, OTHER)
     if variant == 0:
         return base
     dashes = VARIANT_DASHES[variant % len(VARIANT_DASHES)]
-    return Look(base.number, base.color, base.marker, dashes)
+    return Appearance(base.number, base.color, base.marker, dashes)
 
 
 def group(similar: bool | None) -> str:
