@@ -1,4 +1,4 @@
-"""Models by name, of the size that the data want."""
+"""Models by name, sized for the data."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ MODEL_TASKS: dict[str, LearningTask | None] = {
     "mlp": None,
     "cnn": "classification",
 }
-"""Every name, with the task of the model; None where it can do both."""
+"""The learning task of every named model; None if it can do both."""
 
 BUILT_IN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
-"""fedkin's own classes of models: with their settings they tell all that is computed. Those of users,
-wrapped or derived from these, may compute something else tomorrow under the same name."""
+"""fedkin's own model classes. Their settings determine what they compute, so their compiled code may be
+kept on disk. A user's class may compute something else tomorrow under the same name."""
 
 
 def named_model(
@@ -29,19 +29,22 @@ def named_model(
     point_shape: tuple[int, ...],
     l2: float | None = None,
 ) -> Model:
-    """Make the model that a name stands for.
+    """Create a model by its name.
+
+    >>> named_model("logistic", "classification", classes=10, point_shape=(8, 8, 1), l2=0.01)
+    Logistic(l2=0.01, intercept=True, classes=10, task='classification')
 
     Args:
         name: `logistic`, `ridge`, `mlp` or `cnn`.
         task: Classification or regression, for models that can do both.
         classes: The number of classes.
         point_shape: The shape of one raw input point.
-        l2: The factor of ½‖θ‖² in the loss; None for the model's own default.
+        l2: The factor of ½‖θ‖² in the loss; None for the model's default.
     """
     if name not in MODEL_TASKS:
         raise InputError(f"model={name!r} is unknown; choose one of {', '.join(MODEL_TASKS)}")
     if l2 is not None and not (isinstance(l2, (int, float)) and 0 <= l2 < float("inf")):
-        raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
+        raise InputError(f"l2 must be a number of at least 0, not {l2!r}")
     settings: dict[str, Any] = {} if l2 is None else {"l2": float(l2)}
     if name == "logistic":
         model = Logistic(classes=classes, **settings)
@@ -63,7 +66,7 @@ def _cnn(point_shape: tuple[int, ...], classes: int, settings: dict[str, Any]) -
             f"{point_shape}; add an axis for the channels, or choose 'logistic' or 'mlp'"
         )
     height, width, channels = point_shape
-    # The paper's kernels, or smaller ones where they would leave next to nothing of the image.
+    # The paper's kernels, or smaller ones for images that these would reduce to almost nothing.
     kernels = (4, 2) if min(height, width) >= 14 else (2, 2)
     return CNN(
         (height, width, channels),
