@@ -102,7 +102,7 @@ def test_pickled_labels_are_refused(release: tuple[Path, dict[int, np.ndarray]])
         ({"labels": np.array([8])}, "has no array 'data'"),
         ({"data": np.zeros((1, 12288), np.uint8), "labels": np.array([8])}, "the 32x32 release"),
         ({"data": np.zeros((1, 3072), np.float32), "labels": np.array([8])}, "not uint8"),
-        ({"data": np.zeros((2, 3072), np.uint8), "labels": np.array([8])}, "one label an image"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": np.array([8])}, "one label per image"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": np.array([0])}, "run from 1 to 1000"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": np.array([1001])}, "run from 1 to 1000"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": np.array([8.0])}, "list of integers"),

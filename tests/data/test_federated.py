@@ -73,10 +73,10 @@ def test_damaged_description(saved: Path, key: str, value: object, message: str)
 def test_indices_and_permutations_out_of_range(saved: Path) -> None:
     content = json.loads(saved.read_text())
     far = FederationDescription.model_validate(content | {"test": [5000]})
-    with pytest.raises(InputError, match="the test set is given image 5000 of the test part"):
+    with pytest.raises(InputError, match="the test set has image number 5000 of the test part"):
         build_federation(load_images("digits"), far)
     short = FederationDescription.model_validate(content | {"permutation": [1, 0]})
-    with pytest.raises(InputError, match="permutation is not one of the 10 classes"):
+    with pytest.raises(InputError, match="permutation does not list the 10 classes"):
         build_federation(load_images("digits"), short)
 
 

@@ -1,4 +1,4 @@
-"""Checking arrays that a user hands over, before any work is done with them."""
+"""Checks of the arrays that a user passes in, before any work is done with them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from fedkin.types import LearningTask, Points
 
 
 class CheckedArrays(NamedTuple):
-    """Arrays that can be trained on: finite, of one shape and type, with labels 0 … classes − 1."""
+    """Arrays that are ready for training: finite, of one shape and type, with labels 0 … classes − 1."""
 
     names: tuple[str, ...]
     nodes: list[Points]
@@ -29,15 +29,20 @@ def check_arrays(
     task: LearningTask,
     classes: int | Sequence[Any] | None = None,
 ) -> CheckedArrays:
-    """Refuse what cannot be used, each with its own message; encode what can.
+    """Check every array, with a message of its own for each problem, and number the classes.
+
+    >>> nodes = {"zurich": ([[1.0], [2.0]], ["no", "yes"]), "basel": ([[3.0]], ["yes"])}
+    >>> checked = check_arrays(nodes, ([[4.0]], ["no"]), None, task="classification")
+    >>> checked.names, checked.classes.tolist(), checked.nodes[0].labels.tolist()
+    (('zurich', 'basel'), ['no', 'yes'], [0, 1])
 
     Args:
         nodes: (X, y) of each node, by name or in a list.
         validation: (X, y) of the owner.
         test: (X, y) to report on, or None.
         task: Whether labels are classes or numbers.
-        classes: All labels that may occur, or their number if they are 0, 1, …; if it is not given,
-            the labels that do occur.
+        classes: All labels that may occur, or their number if they are 0, 1, …; by default the labels
+            that do occur.
     """
     if not isinstance(nodes, Mapping):
         if not isinstance(nodes, Sequence):
@@ -70,7 +75,7 @@ def check_arrays(
 
 
 def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:
-    """Refuse inputs that a trained model cannot be applied to."""
+    """Return the inputs as an array, if a model trained on points of this shape can use them."""
     array = _to_float(_as_array(inputs, "the input"), "the input")
     if array.shape[1:] != point_shape:
         raise InputError(
@@ -88,7 +93,7 @@ def _pair(points: Any, owner: str) -> Points:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise InputError(
-            f"{owner}: the labels must be one for each point, not shape {labels.shape}"
+            f"{owner}: the labels must be one per point, not an array of shape {labels.shape}"
         )
     if len(inputs) != len(labels):
         raise InputError(f"{owner}: {len(inputs)} points but {len(labels)} labels")
@@ -101,7 +106,7 @@ def _as_array(inputs: Any, owner: str) -> np.ndarray:
     array = np.asarray(inputs)
     if array.ndim < 2:
         raise InputError(
-            f"{owner}: the points must be rows of features (or images), not shape {array.shape}"
+            f"{owner}: the points must be rows of features or images, not an array of shape {array.shape}"
         )
     if array.dtype.kind not in "buif":
         raise InputError(
@@ -124,7 +129,7 @@ def _check_inputs(inputs: list[np.ndarray], owners: list[str]) -> list[np.ndarra
         odd = owners[bytes_only.index(not bytes_only[0])]
         raise InputError(
             f"some points are bytes (uint8 images, scaled to 0 … 1) and some are not: see {odd}; "
-            "give all in the same type"
+            "convert all to one type"
         )
     return [_to_float(array, owner) for array, owner in zip(inputs, owners, strict=True)]
 
@@ -187,7 +192,7 @@ def _discrete(labels: np.ndarray, owner: str) -> np.ndarray:
         if not (labels == np.round(labels)).all():
             raise InputError(
                 f"{owner}: the labels are fractions such as {labels[labels != np.round(labels)][0]:g}; "
-                "for numbers to be predicted choose the model 'ridge'"
+                "to predict numbers, choose the model 'ridge'"
             )
         return labels.astype(np.int64)
     if labels.dtype.kind == "O":

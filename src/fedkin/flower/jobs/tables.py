@@ -18,7 +18,13 @@ import numpy as np
 from pydantic import Field, PositiveInt, ValidationError
 
 from fedkin.cli.fit import ModelName, TaskName, model_for, save, score
-from fedkin.data.preprocessing import Preprocessing, Quantity, agree, transform, transform_label
+from fedkin.data.preprocessing import (
+    Preprocessing,
+    Quantity,
+    merge_summaries,
+    transform,
+    transform_label,
+)
 from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import TableFederation
 from fedkin.data.tables import Table
@@ -162,7 +168,7 @@ class _Tables:
         validation = keys.read(keys.validation, "the validation table")
         test = None if keys.test is None else keys.read(keys.test, "the test table")
         assert keys.label is not None
-        preprocessing = agree(
+        preprocessing = merge_summaries(
             summaries,
             keys.summarize(validation),
             None if test is None else keys.summarize(test),
