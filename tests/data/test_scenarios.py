@@ -388,7 +388,7 @@ def test_mistakes_in_toml(tmp_path: Path, old: str, new: str, message: str) -> N
 
 
 def test_no_settings_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no file .* with a setting"):
+    with pytest.raises(InputError, match=r"there is no file .* with a setting"):
         load_scenario(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="cannot read"):
