@@ -202,14 +202,14 @@ def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):
 
 
 def test_places_without_results_are_refused(tmp_path):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         read_record(tmp_path / "none")
-    with pytest.raises(InputError, match="holds no results"):
+    with pytest.raises(InputError, match="has no results"):
         read_record(tmp_path)
     empty = Store(tmp_path / "out")
     empty.open(resume=False)
     empty.write_study(study())
-    with pytest.raises(InputError, match="holds no finished run"):
+    with pytest.raises(InputError, match="has no finished run"):
         read_record(tmp_path / "out")
 
 

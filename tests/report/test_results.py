@@ -443,7 +443,7 @@ def test_newcomers_mistakes(tmp_path, collected):
     shutil.rmtree(collected / "mnist")
     with pytest.raises(InputError, match="no finished run of the paper's table"):
         read_reproduction(collected)
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         condensed.read_store(tmp_path / "mnist", collected).write()
 
 

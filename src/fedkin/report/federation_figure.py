@@ -1,4 +1,4 @@
-"""One picture of a federation before training: who holds what, and what it looks like."""
+"""A picture of a federation before training: what each node holds, and sample images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedkin.errors import InputError
 from fedkin.report.style import GROUP_COLORS, group
 from fedkin.types import Points
 
-# It gets darker all the way, so it reads in gray too.
+# Its lightness falls steadily, so it is readable in gray too.
 HEAT_MAP = "viridis_r"
 
 MOST_SAMPLE_COLUMNS = 12
@@ -23,9 +23,9 @@ SAMPLES_PER_CLASS = 2
 
 
 def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence[int]]) -> Figure:
-    """Nodes × classes as a heat map, above the images that a node of each group gives a label.
+    """Draw nodes × classes as a heat map, above sample images per label from a node of each group.
 
-    `merged_classes` orders the columns, so that classes that are drawn together stand together.
+    `merged_classes` orders the columns, so that classes that are drawn together are neighbors.
     """
     order = [label for merged in merged_classes for label in merged]
     order += [label for label in range(len(federation.classes)) if label not in order]
@@ -47,7 +47,7 @@ def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write `stem.png` (for slides) and `stem.svg` (for print); the same figure, the same bytes."""
+    """Write `stem.png` for slides and `stem.svg` for print; equal figures give equal bytes."""
     png, svg = stem.with_suffix(".png"), stem.with_suffix(".svg")
     try:
         figure.savefig(png, dpi=200, facecolor="white")
@@ -59,7 +59,7 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
 
 def _groups(federation: FederatedData) -> dict[str, int]:
-    """The first node of each group that has one."""
+    """Return the first node of each group."""
     first: dict[str, int] = {}
     for i, node in enumerate(federation.description.nodes):
         first.setdefault(node.group, i)
@@ -67,13 +67,13 @@ def _groups(federation: FederatedData) -> dict[str, int]:
 
 
 def _sample_columns(federation: FederatedData, order: Sequence[int]) -> list[int]:
-    """The labels whose images are shown: all, or where they are many the permuted ones first."""
+    """Return the labels whose images are shown: all, or if there are many, the permuted ones first."""
     if len(order) <= MOST_SAMPLE_COLUMNS:
         return list(order)
     permutation = federation.description.permutation
     moved = [label for label in order if permutation[label] != label]
     others = [label for label in order if permutation[label] == label]
-    # Evenly spaced, so that every merged class is seen.
+    # Evenly spaced, so that every merged class is shown.
     spaced = [others[i * len(others) // MOST_SAMPLE_COLUMNS] for i in range(MOST_SAMPLE_COLUMNS)]
     chosen = set([*moved, *spaced][:MOST_SAMPLE_COLUMNS])
     return [label for label in order if label in chosen]
@@ -84,7 +84,7 @@ def _draw_heat_map(
 ) -> None:
     description = federation.description
     shares = class_shares(federation)[:, order]
-    # A gap sets what the center holds apart from the nodes.
+    # A gap separates the center's data from the nodes.
     gap = np.full((1, len(order)), np.nan)
     grid = np.vstack([shares[:-2], gap, shares[-2:]])
     names = [*federation.names, None, "validation", "test"]
@@ -170,11 +170,11 @@ def _draw_samples(
     if description.rotation:
         changes.append(f"images are turned {description.rotation}")
     note = f"; in the majority {' and '.join(changes)}" if changes else ""
-    figure.suptitle(f"What a node shows under a label{note}", fontsize=11)
+    figure.suptitle(f"Images that a node has under each label{note}", fontsize=11)
 
 
 def _group_color(federation: FederatedData, name: str) -> str:
-    """Return the color that the report's figures give nodes like the owner, or the others."""
+    """Return the color of nodes like the owner, or of the others, as in the report's figures."""
     return GROUP_COLORS[group(name == federation.description.target)]
 
 

@@ -1,8 +1,8 @@
-"""What methods and groups are called and look like, the same in every table, figure and page.
+"""Names and appearances of methods and groups, the same in every table, figure and page.
 
-The colors are Okabe and Ito's, darkened where thin lines of them would be too pale on white
-(contrast of 3:1 at least); they stay apart for all common kinds of color blindness. Dashes, markers
-and hatching tell them apart in gray print too. Groups of nodes have colors that no method has.
+The colors are Okabe and Ito's, darkened where thin lines would be too pale on white (the contrast is at
+least 3:1). They are distinct for all common kinds of color blindness. Dashes, markers and hatching
+distinguish them in gray print. Groups of nodes have colors that no method has.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ METHODS = {
     "pfedme": "pFedMe",
     "local": "Local-train",
 }
-"""Methods by the name that configs have, in the order of tables and legends."""
+"""Titles of methods by their names in configs, in the order of tables and legends."""
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """How a method is drawn: its number in the page's palette, color, marker, dashes."""
+    """How a method is drawn: its number in the page's palette, color, marker and dashes."""
 
     number: int
     color: str
@@ -41,11 +41,11 @@ SIMILAR, DISSIMILAR, UNGROUPED = "similar", "dissimilar", "node"
 GROUP_COLORS = {SIMILAR: "#0072B2", DISSIMILAR: "#C27C00", UNGROUPED: "#0072B2"}
 
 VARIANT_DASHES = ((), (6, 2), (2, 1.5), (8, 2, 2, 2), (1, 2), (4, 1, 1, 1, 1, 1))
-"""Variants of one method (other parameters) share its color and differ in these."""
+"""Variants of a method (with other parameters) share its color and differ in dashes."""
 
 
 def appearance(method: str, variant: int = 0) -> Appearance:
-    """Return how a method is drawn; the first variant of it as the method itself."""
+    """Return how a variant of a method is drawn; variant 0 is the method itself."""
     base = APPEARANCES.get(method, OTHER)
     if variant == 0:
         return base
@@ -54,15 +54,19 @@ def appearance(method: str, variant: int = 0) -> Appearance:
 
 
 def group(similar: bool | None) -> str:
-    """Return the name of a node's group; None where nobody knows."""
+    """Return the name of a node's group; `similar` is None if it is unknown."""
     return UNGROUPED if similar is None else (SIMILAR if similar else DISSIMILAR)
 
 
 def method_title(method: str) -> str:
-    """Return the name of a method for readers."""
+    """Return a method's title."""
     return METHODS.get(method, method)
 
 
 def scenario_title(setting: str) -> str:
-    """Return the name of a setting: the paper's by number, a user's by the name of its file."""
+    """Return the title of a scenario: the paper's by number, a user's by the name of its file.
+
+    >>> scenario_title("2"), scenario_title("scenarios/own.toml")
+    ('setting 2', 'own')
+    """
     return f"setting {setting}" if setting.isdigit() else Path(setting).stem
