@@ -23,7 +23,7 @@ from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.pfedme.node import PFEDME_PERSONAL_ROUND, PFEDME_ROUND
 from fedkin.training.runner import Budget, begin, run
-from fedkin.types import Array, Vector
+from fedkin.types import Array, Points, Vector
 
 PERIOD = 20
 """Steps between two synchronizations (τ of the paper)."""
@@ -191,7 +191,7 @@ def time_paper_run(
         solver=LocalSvrgSolver(training=LocalSvrg(ADJOINT_LEARNING_RATE, PERIOD, PAPER_ROUNDS)),
     )
     method = ProximalBilevel(differentiation)
-    test = problem.prepared(problem.nodes + 1, test_points)
+    test = Points(*problem.prepared(problem.nodes + 1, test_points))
     seconds = 0.0
     for steps in (1, outer_iterations):  # the first compiles
         began = time.perf_counter()

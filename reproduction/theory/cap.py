@@ -99,7 +99,7 @@ def cap_bounds(study: CapStudy, cells: pd.DataFrame) -> pd.DataFrame:
                 "similar": similar,
                 "cap": cap,
                 "corollary_2": float(corollary_2(situation)),
-                "sampling_term": float(corollary_2(situation.but(distance=0.0))),
+                "sampling_term": float(corollary_2(situation.replace(distance=0.0))),
             }
         )
     return pd.DataFrame(rows)

@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedkin.errors import InputError
 from fedkin.report.figures import STYLE
-from fedkin.report.style import LOOKS
+from fedkin.report.style import APPEARANCES
 from reproduction.theory.regimes import RegimeStudy, measured_border, predicted_border
 from reproduction.theory.slopes import Slope
 from reproduction.theory.tables import numbers, select, values
@@ -29,7 +29,11 @@ DASHES = ((), (5, 2), (1.5, 1.5), (7, 2, 1.5, 2))
 GRAY = "#5A5A5A"
 
 WAYS = {"bilevel": "Bi-level", "local": "local training", "equal": "equal weights"}
-WAY_LOOKS = {"bilevel": LOOKS["bilevel"], "local": LOOKS["local"], "equal": LOOKS["fedavg"]}
+WAY_APPEARANCES = {
+    "bilevel": APPEARANCES["bilevel"],
+    "local": APPEARANCES["local"],
+    "equal": APPEARANCES["fedavg"],
+}
 
 
 def save_figure(figure: Figure, directory: Path, name: str) -> list[Path]:
@@ -185,7 +189,7 @@ def draw_regimes(study: RegimeStudy, cells: pd.DataFrame) -> Figure:
         _map_panel(axes[1], study, cells, "valid")
         _map_panel(axes[2], study, cells, "train")
         handles: list[Any] = [
-            Patch(facecolor=WAY_LOOKS[way].color, label=f"{title} wins")
+            Patch(facecolor=WAY_APPEARANCES[way].color, label=f"{title} wins")
             for way, title in WAYS.items()
         ]
         handles += [
@@ -204,13 +208,13 @@ def _cut_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame) -> None:
     fixed = min(study.valid, key=lambda size: abs(np.log(size / study.fixed_valid)))
     curve = select(cells, axis="valid", valid=fixed).sort_values("distance")
     for way, title in WAYS.items():
-        look = WAY_LOOKS[way]
+        appearance = WAY_APPEARANCES[way]
         axes.errorbar(
             curve["distance"],
             curve[way],
             2 * curve[f"{way}_standard_error"],
-            color=look.color,
-            marker=look.marker,
+            color=appearance.color,
+            marker=appearance.marker,
             markersize=4.5,
             capsize=2,
             linewidth=1.5,
@@ -237,7 +241,7 @@ def _map_panel(axes: Any, study: RegimeStudy, cells: pd.DataFrame, axis: str) ->
     sizes, distances = (np.array(values(chosen, name)) for name in (axis, "distance"))
     image = np.ones((len(distances), len(sizes), 3))
     for row in chosen.to_dict("records"):
-        color = np.array(to_rgb(WAY_LOOKS[row["winner"]].color))
+        color = np.array(to_rgb(WAY_APPEARANCES[row["winner"]].color))
         place = np.searchsorted(distances, row["distance"]), np.searchsorted(sizes, row[axis])
         image[place] = color if row["certain"] else 0.45 * color + 0.55
     axes.pcolormesh(_edges(sizes), _edges(distances), image, edgecolor="white", linewidth=0.6)

@@ -319,7 +319,7 @@ def test_mistakes_in_predict(fedkin, fitted):
     pd.read_csv("test.csv").rename(columns={"age": "Age"}).to_csv("new.csv", index=False)
     assert "no column 'age'; did you mean 'Age'?" in message("r", "new.csv")
     pd.read_csv("test.csv").assign(pressure="high").to_csv("new.csv", index=False)
-    assert "'pressure' holds 'high' in line 2" in message("r", "new.csv")
+    assert "'pressure' has 'high' in line 2" in message("r", "new.csv")
     model = Path("r", result_directory.MODEL)
     model.write_bytes(model.read_bytes()[:100])
     assert "damaged" in message("r", "test.csv")

@@ -75,9 +75,9 @@ def test_report_of_a_partial_study_names_what_is_missing(fedkin, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere is not there"),
+        (["nowhere"], "nowhere does not exist"),
         (["file.csv"], "file.csv is a file"),
-        (["."], "holds no results"),
+        (["."], "has no results"),
         (["damaged"], "damaged"),
         (["empty"], "no finished run"),
         (["good", "--out", "file.csv"], "cannot make file.csv"),

@@ -14,7 +14,7 @@ from scipy import stats
 
 from fedkin.report import charts, curves, figures, html
 from fedkin.report.reading import read_record
-from fedkin.report.style import GROUP_COLORS, LOOKS, OTHER
+from fedkin.report.style import APPEARANCES, GROUP_COLORS, OTHER
 from fedkin.studies.store import Store
 from stores import invent_run, invent_study, study
 
@@ -60,7 +60,7 @@ def test_curves_show_mean_and_confidence_interval_over_seeds(path, drawn):
         (shade,) = [
             shade
             for shade in figure.axes[0].collections
-            if to_hex(shade.get_facecolor()[0]) == LOOKS[method].color.lower()
+            if to_hex(shade.get_facecolor()[0]) == APPEARANCES[method].color.lower()
         ]
         corners = shade.get_paths()[0].vertices
         assert corners[:, 1].min() == pytest.approx(low.min())
@@ -298,10 +298,10 @@ def test_two_targets_give_two_figures(tmp_path):
 
 
 def test_methods_differ_in_color_dashes_and_marker():
-    looks = [*LOOKS.values(), OTHER]
+    appearances = [*APPEARANCES.values(), OTHER]
     for trait in ("number", "color", "dashes", "marker"):
-        assert len({getattr(look, trait) for look in looks}) == len(looks)
-    assert not {look.color for look in looks} & set(GROUP_COLORS.values())
+        assert len({getattr(appearance, trait) for appearance in appearances}) == len(appearances)
+    assert not {appearance.color for appearance in appearances} & set(GROUP_COLORS.values())
 
 
 def linear(color) -> np.ndarray:
@@ -346,7 +346,10 @@ SIGHT = {
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_colors_stay_apart_for_all_kinds_of_sight(sight):
-    for colors in [look.color for look in (*LOOKS.values(), OTHER)], set(GROUP_COLORS.values()):
+    for colors in (
+        [appearance.color for appearance in (*APPEARANCES.values(), OTHER)],
+        set(GROUP_COLORS.values()),
+    ):
         for one, two in itertools.combinations(colors, 2):
             seen = [lightness_and_hue(np.array(SIGHT[sight]) @ linear(c)) for c in (one, two)]
             assert np.linalg.norm(seen[0] - seen[1]) > 15, (one, two)
@@ -354,7 +357,10 @@ def test_colors_stay_apart_for_all_kinds_of_sight(sight):
 
 def test_thin_lines_have_contrast_on_paper_and_page():
     """3:1 is what the accessibility guidelines ask of graphics; the page has the same colors."""
-    for color in [*(look.color for look in (*LOOKS.values(), OTHER)), *GROUP_COLORS.values()]:
+    for color in [
+        *(appearance.color for appearance in (*APPEARANCES.values(), OTHER)),
+        *GROUP_COLORS.values(),
+    ]:
         assert contrast(color, "white") >= 3, color
     style = resources.files("fedkin.report").joinpath("templates", "report.css").read_text()
     light, dark = (
@@ -363,8 +369,8 @@ def test_thin_lines_have_contrast_on_paper_and_page():
     )
     for name in [*(f"method-{number}" for number in range(6)), *GROUP_COLORS]:
         assert contrast(dark[name], dark["surface"]) >= 3, name
-    for look in (*LOOKS.values(), OTHER):
-        assert light[f"method-{look.number}"] == look.color.lower()
+    for appearance in (*APPEARANCES.values(), OTHER):
+        assert light[f"method-{appearance.number}"] == appearance.color.lower()
     assert {name: light[name].upper() for name in GROUP_COLORS} == GROUP_COLORS
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from fedkin.errors import InputError
-from fedkin.report import answer, html, tables
+from fedkin.report import findings, html, tables
 from fedkin.report.reading import read_record
 from fedkin.studies.config import with_settings
 from fedkin.studies.store import Store
@@ -107,7 +107,7 @@ def test_one_seed_has_no_deviation(tmp_path):
     assert table.deviation.isna().all()
     assert "±" not in tables.to_markdown(table)
     assert "nan" not in tables.to_markdown(table) + tables.to_latex(table)
-    assert "from one seed" in answer.brings(record, "Bi-level")
+    assert "from one seed" in findings.accuracy_sentence(record, "Bi-level")
 
 
 def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
@@ -116,9 +116,9 @@ def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
     record = read_record(tmp_path / "out")
     assert set(record.labels) == {"Bi-level (solver svrg)", "Bi-level (solver cg)"}
     assert list(tables.summary(record).seeds) == [2, 2]
-    looks = [record.look(label) for label in record.labels]
-    assert looks[0].color == looks[1].color
-    assert looks[0].dashes != looks[1].dashes
+    appearances = [record.appearance(label) for label in record.labels]
+    assert appearances[0].color == appearances[1].color
+    assert appearances[0].dashes != appearances[1].dashes
 
 
 def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
@@ -218,14 +218,14 @@ def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):
 
 
 def test_places_without_results_are_refused(tmp_path):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         read_record(tmp_path / "none")
-    with pytest.raises(InputError, match="holds no results"):
+    with pytest.raises(InputError, match="has no results"):
         read_record(tmp_path)
     empty = Store(tmp_path / "out")
     empty.open(resume=False)
     empty.write_study(study())
-    with pytest.raises(InputError, match="holds no finished run"):
+    with pytest.raises(InputError, match="has no finished run"):
         read_record(tmp_path / "out")
 
 
@@ -247,7 +247,7 @@ def test_the_answer_is_computed_seed_by_seed(tmp_path):
         config = json.loads((run / "config.json").read_text())["config"]
         accuracy = json.loads((run / "finished.json").read_text())["test_accuracy"]
         truth[config["method"], config["seed"]] = accuracy
-    (gain,) = [gain for gain in answer.gains(record, "Bi-level") if gain.label == "FedAvg"]
+    (gain,) = [gain for gain in findings.gains(record, "Bi-level") if gain.label == "FedAvg"]
     differences = [truth["bilevel", seed] - truth["fedavg", seed] for seed in range(4)]
     assert float(gain.differences[0]) == pytest.approx(statistics.mean(differences))
     # Student's t for three degrees of freedom, from a printed table.
@@ -259,5 +259,5 @@ def test_the_answer_is_computed_seed_by_seed(tmp_path):
         if "bilevel" in run.name
         for weights in [json.loads((run / "weights.json").read_text())]
     ]
-    assert answer.shares(record, "Bi-level")[0].share == pytest.approx(statistics.mean(share))
-    assert f"{statistics.mean(share):.1%}" in answer.whom(record, "Bi-level")
+    assert findings.shares(record, "Bi-level")[0].share == pytest.approx(statistics.mean(share))
+    assert f"{statistics.mean(share):.1%}" in findings.weights_sentence(record, "Bi-level")

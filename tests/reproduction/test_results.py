@@ -488,7 +488,7 @@ def test_newcomers_mistakes(tmp_path, collected):
     shutil.rmtree(collected / "results" / "mnist")
     with pytest.raises(InputError, match="no finished run of the paper's table"):
         read_reproduction(collected)
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         condensed.read_store(tmp_path / "mnist", collected).write()
 
 

@@ -104,7 +104,7 @@ BAD = {
         {"settings": {"bilevel": {"solver": "cg", "adjoint_learning_rate": 1}}},
         "solver 'cg'",
     ),
-    "setting file": ({"setting": "none.toml"}, "no settings file"),
+    "setting file": ({"setting": "none.toml"}, "no file none.toml with a setting"),
 }
 
 

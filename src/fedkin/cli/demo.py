@@ -9,7 +9,7 @@ from fedkin.cli.options import OutOption, SeedOption
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.cli.progress import StudyDisplay
 from fedkin.data.federated import FederatedData
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 from fedkin.methods.registry import PAPER_METHODS
@@ -33,7 +33,7 @@ def demo(
         resume=True
     )  # a directory with other files is refused before anything is printed
     federation = sample_federation(
-        load_images("digits"), paper_setting("digits", 2), "minority", seed
+        load_images("digits"), paper_scenario("digits", 2), "minority", seed
     )
     if not json:
         _introduce(federation)

@@ -35,7 +35,7 @@ from fedkin.cli.options import (
     table_format,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
-from fedkin.data import lists
+from fedkin.data import option_text
 from fedkin.data.preprocessing import Quantity
 from fedkin.data.table_federation import TableFederation, federate
 from fedkin.data.table_request import TableRequest, gather, parse_nodes
@@ -120,8 +120,8 @@ def fit(
         label=label,
         task=task.value,
         positive=positive,
-        categorical=lists.name_list(categorical),
-        missing_codes=lists.missing_codes(missing),
+        categorical=option_text.parse_names(categorical),
+        missing_codes=option_text.parse_missing_codes(missing),
         table_format=table_format(columns, no_header, separator, drop),
         seed=seed,
     )

@@ -11,10 +11,10 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedkin.data import lists
+from fedkin.data import option_text
 from fedkin.data.federated import Target
+from fedkin.data.messages import closest_name
 from fedkin.data.tables import TableFormat, is_parquet
-from fedkin.data.wording import closest
 from fedkin.errors import InputError
 from fedkin.flower.layout import Option, check_listen
 from fedkin.methods.bilevel.hypergradient import SOLVERS as KNOWN_SOLVERS
@@ -54,7 +54,7 @@ def one_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
         for value in given if isinstance(given, list | tuple) else [given]:
             # package.module:Name is looked up where it is used, with a message of its own.
             if value is not None and value not in choices and ":" not in value:
-                near = closest(value, choices)
+                near = closest_name(value, choices)
                 hint = f"did you mean {near}?" if near else f"choose {alternatives(choices)}"
                 raise InputError(f"{option}: '{value}' is unknown; {hint}")
         return given
@@ -252,10 +252,10 @@ def table_format(
 ) -> TableFormat:
     """Return how files are written, from the options."""
     return TableFormat(
-        separator=lists.separator(separator),
+        separator=option_text.parse_separator(separator),
         header=not no_header,
-        names=lists.name_list(columns) if columns is not None else None,
-        drop=lists.name_list(drop),
+        names=option_text.parse_names(columns) if columns is not None else None,
+        drop=option_text.parse_names(drop),
     )
 
 

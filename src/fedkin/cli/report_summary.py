@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli.output import BAR_WIDTH, print_result, results, weight_bars
-from fedkin.report import answer, curves
+from fedkin.report import curves, findings
 from fedkin.report.reading import Record, read_record
-from fedkin.report.style import setting_title
+from fedkin.report.style import scenario_title
 from fedkin.report.tables import entry, rows_by_cell, summary
 
 
@@ -25,12 +25,12 @@ def write_report(directory: Path) -> tuple[Record, Path]:
 def print_study(record: Record, page: Path) -> None:
     """Show the results of a study."""
     results.print(_costs(record) if len(record.cells) == 1 else _accuracies(record))
-    label = answer.main_label(record)
+    label = findings.main_label(record)
     if label is not None:
         results.print(f"\nThe weights of the nodes ({label}):\n", markup=False)
         results.print(_weights(record, label))
-    results.print(f"\n{answer.whom(record, label)}", markup=False)
-    results.print(answer.brings(record, answer.subject(record)), markup=False)
+    results.print(f"\n{findings.weights_sentence(record, label)}", markup=False)
+    results.print(findings.accuracy_sentence(record, findings.subject(record)), markup=False)
     print_path(page)
 
 
@@ -47,7 +47,7 @@ def _accuracies(record: Record) -> Table:
         table.add_column(Text(label), justify="right")
     several = len({cell.target for cell in record.cells}) > 1
     for cell, entries in rows_by_cell(summary(record), record):
-        title = f"{Path(cell.dataset).name} {setting_title(cell.setting).removeprefix('setting ')}"
+        title = f"{Path(cell.dataset).name} {scenario_title(cell.setting).removeprefix('setting ')}"
         table.add_row(Text(f"{title} {cell.target}" if several else title), *map(_entry, entries))
     return table
 
@@ -91,7 +91,7 @@ def _weights(record: Record, label: str) -> Table:
         weights = dict(zip(final.names, final.mean.tolist(), strict=True))
         return weight_bars(weights, similar or None)
     table = Table(box=None, padding=(0, 1), show_header=False)
-    for each in answer.shares(record, label):
+    for each in findings.shares(record, label):
         full = round(BAR_WIDTH * each.share)
         bar = Text("█" * full, style="green").append("░" * (BAR_WIDTH - full), style="dim")
         table.add_row(Text(each.cell.title), f"{each.share:.1%}", bar)

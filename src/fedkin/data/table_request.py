@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedkin.data.labels import binary_label, keep_labeled, split_rows
-from fedkin.data.summaries import Task
+from fedkin.data.messages import did_you_mean
 from fedkin.data.tables import Table, TableFormat, read_table
-from fedkin.data.wording import nearest
 from fedkin.errors import InputError
+from fedkin.types import LearningTask
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class TableRequest:
     validation_fraction: float | None
     test_fraction: float | None
     label: str
-    task: Task
+    task: LearningTask
     positive: str | None
     categorical: tuple[str, ...]
     missing_codes: Mapping[str, float]
@@ -137,7 +137,7 @@ def _check_options_name_columns(request: TableRequest, tables: Collection[Table]
         for name in names:
             if name not in present:
                 raise InputError(
-                    f"{option}: no table has a column '{name}'{nearest(name, present)}"
+                    f"{option}: no table has a column '{name}'{did_you_mean(name, present)}"
                 )
 
 
@@ -171,7 +171,7 @@ def _hold_out(
 ) -> tuple[dict[str, Table], dict[str, Table]]:
     name = request.target_node or ""
     if name not in nodes:
-        raise InputError(f"--target-node: there is no node '{name}'{nearest(name, nodes)}")
+        raise InputError(f"--target-node: there is no node '{name}'{did_you_mean(name, nodes)}")
     fractions = [0.3 if request.validation_fraction is None else request.validation_fraction]
     if request.test_fraction is not None:
         fractions.append(request.test_fraction)

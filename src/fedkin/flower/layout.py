@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedkin.data.settings import has_paper_setting
+from fedkin.data.scenarios import has_paper_scenario
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 
@@ -148,7 +148,7 @@ class Layout:
 
     def data(self, written: str) -> str:
         """Return the name of a known set of images as it is, and the path of a table."""
-        return written if has_paper_setting(written) else str(self.path(written))
+        return written if has_paper_scenario(written) else str(self.path(written))
 
     def read(self) -> FederationFile:
         """Read `federation.toml`."""

@@ -1,22 +1,12 @@
 """A node's own data: read from where its owner says, and transformed."""
 
-from typing import NamedTuple
-
-import numpy as np
-
 from fedkin.data.preprocessing import Preprocessing, transform, transform_label
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.flower.node_settings import NodeSettings
-
-
-class LabeledInputs(NamedTuple):
-    """Inputs and labels, not yet prepared for a model."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
+from fedkin.types import Points
 
 
 def read_own_table(settings: NodeSettings) -> Table:
@@ -28,7 +18,7 @@ LARGEST_MATRIX = 200_000_000
 """The largest number of entries of a transformed table, 0.8 GB. A request must not exhaust the node."""
 
 
-def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> LabeledInputs:
+def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> Points:
     """Return the node's points; a table is transformed as all nodes agreed."""
     if not settings.is_table:
         return own_images(settings)
@@ -45,15 +35,15 @@ def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> L
             f"the center asks for {features:,} features of each of {table.rows:,} rows, more than "
             f"{LARGEST_MATRIX:,} numbers in all: is a column of names or dates among the categories?"
         )
-    return LabeledInputs(transform(table, preprocessing), transform_label(table, preprocessing))
+    return Points(transform(table, preprocessing), transform_label(table, preprocessing))
 
 
-def own_images(settings: NodeSettings) -> LabeledInputs:
+def own_images(settings: NodeSettings) -> Points:
     """Draw the images of one node of a trial, as a simulation draws them."""
     member = settings.member or settings.name
     federation = sample_federation(
         load_images(settings.data),
-        paper_setting(settings.data, settings.setting),
+        paper_scenario(settings.data, settings.setting),
         settings.target,
         settings.seed,
         minority_nodes=settings.minority_nodes,
@@ -64,4 +54,4 @@ def own_images(settings: NodeSettings) -> LabeledInputs:
         raise InputError(
             f"there is no node {member!r} in this federation; there are {', '.join(federation.names)}"
         )
-    return LabeledInputs(*federation.nodes[federation.names.index(member)])
+    return Points(*federation.nodes[federation.names.index(member)])

@@ -19,16 +19,17 @@ from pydantic import (
     model_validator,
 )
 
-from fedkin.data import lists
+from fedkin.data import option_text
 from fedkin.data.federated import Target
 from fedkin.data.labels import binary_label, keep_labeled
-from fedkin.data.settings import has_paper_setting
-from fedkin.data.summaries import TableSummary, Task, summarize
+from fedkin.data.scenarios import has_paper_scenario
+from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
 from fedkin.flower.guard import remote_tasks
 from fedkin.methods.registry import method_class, register
 from fedkin.registry import suggestion
+from fedkin.types import LearningTask
 
 DESCRIBE = "describe"
 """The request that asks for a node's name and the summary of its table (`docs/tables.md`)."""
@@ -46,7 +47,7 @@ class TableDescription(BaseModel):
     )
 
     label: str | None = None
-    task: Task = "classification"
+    task: LearningTask = "classification"
     positive: str | None = None
     categorical: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -58,17 +59,17 @@ class TableDescription(BaseModel):
     @field_validator("categorical", "drop", "columns", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
-        return lists.name_list(value) if isinstance(value, str) else value
+        return option_text.parse_names(value) if isinstance(value, str) else value
 
     @field_validator("missing", mode="before")
     @classmethod
     def _codes(cls, value: Any) -> Any:
-        return lists.missing_codes(value) if isinstance(value, str) else value
+        return option_text.parse_missing_codes(value) if isinstance(value, str) else value
 
     @field_validator("separator", mode="before")
     @classmethod
     def _separator(cls, value: Any) -> Any:
-        return lists.separator(value) if isinstance(value, str) else value
+        return option_text.parse_separator(value) if isinstance(value, str) else value
 
     def read(self, path: str | Path, owner: str) -> Table:
         """Read a table and prepare its label; rows without a label are left out."""
@@ -122,7 +123,7 @@ class NodeSettings(TableDescription):
     @field_validator("allow", "methods", "models", mode="before")
     @classmethod
     def _requests(cls, value: Any) -> Any:
-        return lists.name_list(value) if isinstance(value, str) else value
+        return option_text.parse_names(value) if isinstance(value, str) else value
 
     @field_validator("methods")
     @classmethod
@@ -147,7 +148,7 @@ class NodeSettings(TableDescription):
     @property
     def is_table(self) -> bool:
         """Whether the data are a table and not images."""
-        return self.label is not None or not has_paper_setting(self.data)
+        return self.label is not None or not has_paper_scenario(self.data)
 
 
 def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:

@@ -7,6 +7,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedkin.compilation import keep_compiled_code_like_parent
 from fedkin.errors import InputError
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
@@ -22,6 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     if not job or not out:
         raise InputError('name the job and a directory for its results: job="…" out="…"')
     _log_to_flower()
+    keep_compiled_code_like_parent()
     work = load_job(Path(job))
     options = work.federation
     messenger = Messenger(grid, patience=options.patience, interval=options.interval)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedkin.data.settings import has_paper_setting
+from fedkin.data.scenarios import has_paper_scenario
 from fedkin.errors import InputError
 from fedkin.flower import certificates, processes
 from fedkin.flower.internals import control
@@ -124,7 +124,7 @@ def _check_files(layout: Layout, federation: FederationFile) -> None:
     for node in federation.node:
         certificates.check_private_key(layout.node_key(node.name))
         data = layout.data(node.data)
-        if not has_paper_setting(node.data) and not Path(data).is_file():
+        if not has_paper_scenario(node.data) and not Path(data).is_file():
             raise InputError(f"{layout.file}: node '{node.name}' has no data at {data}")
         try:
             node_settings(_node_configuration(layout, federation, node))

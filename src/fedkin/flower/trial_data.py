@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from fedkin.data.federated import Target
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.data.table_federation import federate
 from fedkin.data.table_request import TableRequest, gather, parse_nodes
@@ -49,7 +49,7 @@ def prepare_images(request: ImageRequest) -> Prepared:
     # Drawn here only to report mistakes now, and not in the log of a node.
     federation = sample_federation(
         load_images(request.dataset),
-        paper_setting(request.dataset, request.setting),
+        paper_scenario(request.dataset, request.setting),
         request.target,
         request.seed,
         minority_nodes=groups["minority"],

@@ -18,6 +18,7 @@ from typing import NoReturn
 import psutil
 from flwr.app import Error, Message, RecordDict
 
+from fedkin.compilation import keep_compiled_code_like_parent
 from fedkin.flower.internals.runtime import Assignment, Delivery, SuperNodeConnection
 from fedkin.flower.node import MOST_RUNS, answer
 from fedkin.flower.wire import Refusal
@@ -104,6 +105,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    keep_compiled_code_like_parent()
     if arguments.parent_pid is not None:
         threading.Thread(target=_end_with, args=(arguments.parent_pid,), daemon=True).start()
     worker = Worker(SuperNodeConnection(arguments.runtime_api_address, arguments.secret_file))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedkin.report.reading import Cell, Record
-from fedkin.report.style import setting_title
+from fedkin.report.style import scenario_title
 
 COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
 PAPER_COLUMNS = ("paper", "paper_spread", "difference")
@@ -20,10 +20,10 @@ COLUMNS = [
 
 
 def summary(record: Record) -> pd.DataFrame:
-    """Return one row a cell and method: mean and standard deviation over seeds, and what it costs.
+    """Return one row per cell and method: mean and standard deviation over seeds, and costs.
 
-    The accuracy of a run is that on the test data at its best validation accuracy. The standard
-    deviation is that of a sample (n − 1), none for one seed. Costs are of whole runs, means.
+    A run's accuracy is its test accuracy at its best validation accuracy. The standard deviation is that
+    of a sample (n − 1); one seed has none. Costs are means over whole runs.
     """
     rows = []
     for cell in record.cells:
@@ -56,7 +56,7 @@ def _summarize(record: Record, cell: Cell, label: str) -> dict[str, Any]:
 
 
 def rows_by_cell(table: pd.DataFrame, record: Record) -> list[tuple[Cell, list[Any]]]:
-    """Arrange the summary: a row a cell, an entry a method, None where there is none."""
+    """Arrange the summary: one row per cell, one entry per method, None if a method has no run."""
     rows: Iterable[Any] = table.itertuples()
     entries = {(Cell(row.dataset, row.setting, row.target), row.method): row for row in rows}
     return [
@@ -88,14 +88,22 @@ def notes(record: Record) -> list[str]:
 
 
 def entry(accuracy: float, deviation: float) -> str:
-    """Write an accuracy with its standard deviation, if there is one."""
+    """Format an accuracy with its standard deviation, if there is one.
+
+    >>> entry(0.8512, 0.0123), entry(0.8512, float("nan"))
+    ('0.851 ± 0.012', '0.851')
+    """
     if np.isnan(accuracy):
         return "–"
     return f"{accuracy:.3f}" + ("" if np.isnan(deviation) else f" ± {deviation:.3f}")
 
 
 def signed(difference: float) -> str:
-    """Write a difference with its sign; what rounds to nothing has none."""
+    """Format a difference with its sign; a difference that rounds to zero has none.
+
+    >>> signed(0.0214), signed(-0.0214), signed(0.0001)
+    ('+0.021', '−0.021', '0.000')
+    """
     text = f"{difference:+.3f}"
     return "0.000" if text in ("+0.000", "-0.000") else text.replace("-", "−")
 
@@ -108,7 +116,7 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def to_markdown(table: pd.DataFrame) -> str:
-    """Write the table with one row a cell and one column a method."""
+    """Write the table as Markdown, with one row per cell and one column per method."""
 
     def shown(row: Any) -> str:
         text = entry(row.accuracy, row.deviation)
@@ -124,7 +132,7 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 
 def to_latex(table: pd.DataFrame) -> str:
-    """Write the table for LaTeX with booktabs; the paper's values stand in a second line."""
+    """Write the table for LaTeX with booktabs, with the paper's values in a second line."""
 
     def shown(row: Any) -> str:
         mean = f"{row.accuracy:.3f}"
@@ -148,10 +156,10 @@ def to_latex(table: pd.DataFrame) -> str:
         " & ".join(["data set", "setting", "target", *map(_latex_text, header)]) + r" \\",
         r"\midrule",
     ]
-    for row, beside in zip(rows, papers, strict=True):
+    for row, paper_row in zip(rows, papers, strict=True):
         lines.append(" & ".join(row) + r" \\")
-        if any(cell not in ("", "–") for cell in beside[3:]):
-            values = ("" if cell == "–" else cell for cell in beside[3:])
+        if any(cell not in ("", "–") for cell in paper_row[3:]):
+            values = ("" if cell == "–" else cell for cell in paper_row[3:])
             lines.append(" & ".join([r"\quad\footnotesize paper", "", "", *values]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
@@ -160,14 +168,14 @@ def to_latex(table: pd.DataFrame) -> str:
 def _by_cell(
     table: pd.DataFrame, shown: Callable[[Any], str], text: Callable[[str], str]
 ) -> tuple[list[str], list[list[str]]]:
-    """Arrange the table: a row a cell, a column a method, – where a method has no run."""
+    """Arrange the table: one row per cell, one column per method, – if a method has no run."""
     methods = list(dict.fromkeys(table.method))
     rows = []
     for key, of_cell in table.groupby(["dataset", "setting", "target"], sort=False):
         dataset, setting, target = map(str, key)  # pyright: ignore[reportArgumentType]
         found: Iterable[Any] = of_cell.itertuples()
         entries = {row.method: shown(row) for row in found}
-        titles = [dataset, setting_title(setting).removeprefix("setting "), target]
+        titles = [dataset, scenario_title(setting).removeprefix("setting "), target]
         rows.append(
             [text(title) for title in titles] + [entries.get(method, "–") for method in methods]
         )
@@ -195,4 +203,4 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     "csv": to_csv,
     "tex": to_latex,
 }
-"""How the table is written, by the ending of its file."""
+"""The writers of the table by file extension."""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.events import Event, OnEvent
 from fedkin.studies.config import RunConfig
@@ -54,7 +54,7 @@ def draw_problem(
     source = _source(config.dataset, data_directory)
     setting = config.declared
     if setting is None:
-        setting = paper_setting(config.dataset, int(config.setting))
+        setting = paper_scenario(config.dataset, int(config.setting))
     data = sample_federation(
         source,
         setting,

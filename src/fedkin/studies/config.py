@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from fedkin.data.federated import Target
-from fedkin.data.settings import Setting, load_setting
+from fedkin.data.scenarios import Scenario, load_scenario
 from fedkin.errors import InputError
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
@@ -55,7 +55,7 @@ class RunConfig(BaseModel):
     dataset: str
     setting: SettingNumber | str
     """Setting 1-4 of the paper, or the name of the declared one."""
-    declared: Setting | None = None
+    declared: Scenario | None = None
     """A setting that is not one of the paper's, in full, so that an edited file is another run."""
     target: Target = "minority"
     method: MethodName = "bilevel"
@@ -169,7 +169,7 @@ class StudyConfig(BaseModel):
         for dataset, setting, target, method in itertools.product(
             self.dataset, self.setting, self.target, self.method
         ):
-            declared = load_setting(Path(setting)) if isinstance(setting, str) else None
+            declared = load_scenario(Path(setting)) if isinstance(setting, str) else None
             for parameters, seed in itertools.product(self._grid(method), self.seed):
                 make_method(method, parameters)  # with a message of its own
                 yield RunConfig(

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from fedkin.compilation import keep_compiled_code_like_parent
 from fedkin.data.sources import data_directory as find_data_directory
 from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
@@ -284,6 +285,7 @@ def _start_worker(shares: Any) -> None:
 
     XLA sizes its thread pools by the cores that a process may use when it first runs.
     """
+    keep_compiled_code_like_parent()
     share = shares.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share)

@@ -20,9 +20,9 @@ def score(result: Result, points: Points, preprocessing: Preprocessing) -> Score
     """Measure the model on a table; errors of a regression are in the label's own unit."""
     label = preprocessing.label
     if isinstance(label, Quantity):
-        predicted = np.asarray(result.predict(points.features), dtype=np.float64)
+        predicted = np.asarray(result.predict(points.inputs), dtype=np.float64)
         return regression_scores(label.restore(points.labels), label.restore(predicted))
-    probabilities = np.asarray(result.predict_proba(points.features), dtype=np.float64)
+    probabilities = np.asarray(result.predict_proba(points.inputs), dtype=np.float64)
     return classification_scores(points.labels, probabilities)
 
 

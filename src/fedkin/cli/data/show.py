@@ -15,7 +15,7 @@ from fedkin.cli.options import TARGET, DataOption, OutOption, SeedOption
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.data.federated import FederatedData, Target, class_shares
 from fedkin.data.images import Progress
-from fedkin.data.settings import Setting, load_setting, paper_setting, sample_federation
+from fedkin.data.scenarios import Scenario, load_scenario, paper_scenario, sample_federation
 from fedkin.data.sources import load_images, resolve
 from fedkin.errors import InputError
 
@@ -71,12 +71,12 @@ def show(
     notes.print(f"\n{png}\n{svg}\n{description}", soft_wrap=True, markup=False)
 
 
-def _read_setting(name: str, setting: str) -> Setting:
+def _read_setting(name: str, setting: str) -> Scenario:
     if setting.lstrip("-").isdigit():
-        return paper_setting(name, int(setting))
+        return paper_scenario(name, int(setting))
     if not setting.endswith(".toml"):
         raise InputError(f"--setting is {setting!r}; it must be 1, 2, 3, 4 or a .toml file")
-    return load_setting(Path(setting))
+    return load_scenario(Path(setting))
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def _progress_bar() -> Iterator[Progress]:
         yield report
 
 
-def _merged_shares(federation: FederatedData, setting: Setting) -> dict[str, list[float]]:
+def _merged_shares(federation: FederatedData, setting: Scenario) -> dict[str, list[float]]:
     """Return which share of each holder's images was drawn from every merged class."""
     # Labels of the majority are permuted after the draw: undo it, to show what was drawn.
     names = [*federation.names, "validation", "test"]
@@ -109,7 +109,7 @@ def _merged_shares(federation: FederatedData, setting: Setting) -> dict[str, lis
     return shares
 
 
-def _answer(federation: FederatedData, setting: Setting) -> dict[str, Any]:
+def _answer(federation: FederatedData, setting: Scenario) -> dict[str, Any]:
     description = federation.description
     return {
         "source": description.source,
@@ -134,7 +134,7 @@ def _answer(federation: FederatedData, setting: Setting) -> dict[str, Any]:
     }
 
 
-def _print_shares(federation: FederatedData, setting: Setting) -> None:
+def _print_shares(federation: FederatedData, setting: Scenario) -> None:
     answer = _answer(federation, setting)
     results.print(
         f"{answer['setting']}, target {answer['target']}, seed {answer['seed']}",

@@ -36,7 +36,7 @@ from fedkin.cli.options import (
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result
 from fedkin.data.federated import Target
-from fedkin.data.lists import missing_codes, name_list
+from fedkin.data.option_text import parse_missing_codes, parse_names
 from fedkin.data.table_request import TableRequest, parse_nodes
 from fedkin.errors import InputError
 from fedkin.flower import certificates
@@ -128,7 +128,7 @@ def init(
 ) -> None:
     """Make the certificates, the key pairs of the nodes and the configuration of a federation.
 
-    Examples: fedkin federation init trial --nodes 4
+    Points: fedkin federation init trial --nodes 4
 
     fedkin federation init trial --node a.csv --node b.csv --validation own.csv --label outcome
     """
@@ -154,8 +154,8 @@ def init(
             label=label,
             task=task.value,
             positive=positive,
-            categorical=name_list(categorical),
-            missing_codes=missing_codes(missing),
+            categorical=parse_names(categorical),
+            missing_codes=parse_missing_codes(missing),
             table_format=table_format(columns, no_header, separator, drop),
             seed=seed,
         )

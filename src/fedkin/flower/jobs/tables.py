@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError
 
-from fedkin.data.preprocessing import Preprocessing, Quantity, agree, transform, transform_label
+from fedkin.data.preprocessing import (
+    Preprocessing,
+    Quantity,
+    merge_summaries,
+    transform,
+    transform_label,
+)
 from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import Points
 from fedkin.data.tables import Table
@@ -185,7 +191,7 @@ class _AgreedTables:
         validation = keys.read(keys.validation, "the validation table")
         test = None if keys.test is None else keys.read(keys.test, "the test table")
         assert keys.label is not None
-        preprocessing = agree(
+        preprocessing = merge_summaries(
             summaries,
             keys.summarize(validation),
             None if test is None else keys.summarize(test),

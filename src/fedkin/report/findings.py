@@ -1,4 +1,4 @@
-"""What a study says, in a few words: whom to learn with, what it brings, what it costs."""
+"""The findings of a study in a few sentences: whom to learn with, what you gain, what it costs."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -12,34 +12,34 @@ from fedkin.report.tables import entry, signed
 
 @dataclass(frozen=True)
 class Share:
-    """How much of the weight nodes like the owner have got in a cell."""
+    """The share of the weight that nodes like the owner have in a cell."""
 
     cell: Cell
     share: float
     equal: float
-    """What they would have with equal weights."""
+    """Their share with equal weights."""
     nodes: int
     similar: int
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The main method's accuracy less that of another, in the cells that have both."""
+    """The main method's accuracy minus that of another method, in the cells that have both."""
 
     label: str
     differences: np.ndarray
-    """One number a cell: the mean over the seeds that both have."""
+    """One number per cell: the mean over the seeds that both methods have."""
     band: curves.Band | None
-    """For a single cell: mean and interval over seeds."""
+    """Mean and interval over seeds, if there is a single cell."""
 
 
 def main_label(record: Record) -> str | None:
-    """Return the method that the report is about: the first that has learned weights."""
+    """Return the method that the report is about: the first one that learned weights."""
     return next(iter(curves.all_learners(record)), None)
 
 
 def subject(record: Record) -> str:
-    """Return the method whose gains and costs are told: the main one, else the most accurate."""
+    """Return the method whose gains and costs are reported: the main one, else the most accurate."""
     label = main_label(record)
     if label is not None:
         return label
@@ -53,7 +53,7 @@ def subject(record: Record) -> str:
 
 
 def _means(record: Record, cell: Cell) -> dict[str, float]:
-    """Return the mean test accuracy of each label that a cell has."""
+    """Return the mean test accuracy of each label in a cell."""
     return {
         label: float(np.mean(list(_scores(record, cell, label).values())))
         for label in record.labels
@@ -67,7 +67,7 @@ def _scores(record: Record, cell: Cell, label: str) -> dict[int, float]:
 
 
 def shares(record: Record, label: str) -> list[Share]:
-    """Return the weight of nodes like the owner, mean over seeds, in each cell where that is known."""
+    """Return the share of nodes like the owner in each cell that knows them, averaged over seeds."""
     found = []
     for cell in record.cells:
         runs = [run for run in record.of(cell, label) if run.weights and run.similar]
@@ -83,7 +83,7 @@ def shares(record: Record, label: str) -> list[Share]:
 
 
 def gains(record: Record, label: str) -> list[Gain]:
-    """Compare the main method with each other one, seed by seed: they had the same data."""
+    """Compare the main method with every other one, seed by seed: equal seeds mean equal data."""
     found = []
     for other in record.labels:
         if other == label:
@@ -105,26 +105,26 @@ def _paired(record: Record, cell: Cell, label: str, other: str) -> np.ndarray:
     return np.array([first[seed] - second[seed] for seed in first if seed in second], dtype=float)
 
 
-def whom(record: Record, label: str | None) -> str:
+def weights_sentence(record: Record, label: str | None) -> str:
     """Say whom to learn with."""
     if label is None:
-        return "No method here has learned weights for the nodes."
+        return "No method here learned weights for the nodes."
     known = shares(record, label)
-    begin = f"{label}: " if len(curves.all_learners(record)) > 1 else ""
+    prefix = f"{label}: " if len(curves.all_learners(record)) > 1 else ""
     if not known:
         cell = next(cell for cell in record.cells if label in curves.learners(record, cell))
-        return begin + _heaviest(curves.final_weights(record, cell, label))
+        return prefix + _heaviest(curves.final_weights(record, cell, label))
     if len(known) == 1:
         one = known[0]
         return (
-            f"{begin}The {one.similar} of {one.nodes} nodes that are like the owner got {one.share:.1%} of "
-            f"the weight. With equal weights it would be {one.equal:.1%}."
+            f"{prefix}The {one.similar} of {one.nodes} nodes that are like the owner got {one.share:.1%} of "
+            f"the weight. Equal weights would give them {one.equal:.1%}."
         )
     values = [each.share for each in known]
     return (
-        f"{begin}Nodes like the owner got {min(values):.1%} to {max(values):.1%} of the weight, "
-        f"{np.mean(values):.1%} on average over {len(known)} cells. The dotted marks are what "
-        "equal weights would give."
+        f"{prefix}Nodes like the owner got {min(values):.1%} to {max(values):.1%} of the weight, "
+        f"{np.mean(values):.1%} on average over {len(known)} cells. The dotted marks show what "
+        "equal weights would give them."
     )
 
 
@@ -133,44 +133,42 @@ def _heaviest(final: curves.FinalWeights) -> str:
     first = final.names[order[0]]
     light = int((final.mean < 0.5 / len(final.names)).sum())
     rest = (
-        f" {light} of {len(final.names)} nodes got less than half of an equal share."
-        if light
-        else ""
+        f" {light} of {len(final.names)} nodes got less than half an equal share." if light else ""
     )
-    return f"{first} weighs most: {final.mean[order[0]]:.1%}.{rest}"
+    return f"{first} has the largest weight: {final.mean[order[0]]:.1%}.{rest}"
 
 
-def brings(record: Record, label: str) -> str:
-    """Say how good a method is, and against which alternative."""
+def accuracy_sentence(record: Record, label: str) -> str:
+    """Say how accurate a method is, and compare it with the best alternative."""
     if record.kind == "fit":
         return _metrics(record)
     compared = gains(record, label)
     if len(record.cells) > 1:
         if compared:
             return _over_cells(record, label, compared)
-        return "There is no cell here with two methods to compare."
+        return "No cell has two methods to compare."
     own = _scores(record, record.cells[0], label)
     if not compared:
         return (
-            f"{label} reaches a test accuracy of {_mean(own)}. There is no other method here to "
-            "compare with on the same seeds."
+            f"{label} reaches a test accuracy of {_mean(own)}. No other method has the same seeds to "
+            "compare it with."
         )
     closest = min(compared, key=lambda gain: gain.differences.mean())
     theirs = _scores(record, record.cells[0], closest.label)
-    # The difference is of the seeds that both have; the two means are, too, so that they agree.
+    # The difference uses the seeds that both have. So do the two means, so that they agree with it.
     common = own.keys() & theirs.keys()
     partial = len(common) < max(len(own), len(theirs))
-    begin = f"On the seeds that both have ({len(common)}), " if partial else ""
+    prefix = f"On the {len(common)} seeds that both have, " if partial else ""
     band = closest.band
     assert band is not None
-    told = (
-        f"{begin}{label} reaches a test accuracy of {_mean(own, common)}; the best alternative, "
+    sentence = (
+        f"{prefix}{label} reaches a test accuracy of {_mean(own, common)}; the best alternative, "
         f"{closest.label}, {_mean(theirs, common)}. The difference is {signed(float(band.mean))}"
     )
     if band.low is not None and band.high is not None:
         low, high = signed(float(band.low)), signed(float(band.high))
-        return f"{told} ({low} to {high}: {curves.interval_words(band.seeds)})."
-    return f"{told}, from one seed: more seeds would tell how sure that is."
+        return f"{sentence} ({low} to {high}: {curves.interval_words(band.seeds)})."
+    return f"{sentence}, from one seed: more seeds would show how certain that is."
 
 
 def _mean(scores: Mapping[int, float], seeds: Collection[int] | None = None) -> str:
@@ -197,7 +195,7 @@ def _over_cells(record: Record, label: str, compared: list[Gain]) -> str:
 def _metrics(record: Record) -> str:
     kind = "test" if "test" in record.metrics else "validation"
     scores = record.metrics[kind]
-    told = ", ".join(
+    written = ", ".join(
         f"{name.replace('_', ' ')} {value:.3f}"
         for name, value in scores.items()
         if name != "rows" and value is not None
@@ -205,13 +203,13 @@ def _metrics(record: Record) -> str:
     warning = (
         ""
         if kind == "test"
-        else " Scores on validation rows flatter the model: give --test rows to know how good it is."
+        else " Validation scores flatter the model, because they chose it: use --test to measure it fairly."
     )
-    return f"On {scores['rows']} {kind} rows: {told}.{warning}"
+    return f"On {scores['rows']} {kind} rows: {written}.{warning}"
 
 
-def costs(record: Record, label: str) -> str:
-    """Say what a run of a method takes."""
+def cost_sentence(record: Record, label: str) -> str:
+    """Say what a run of a method costs."""
     runs = [run for run in record.runs if run.label == label]
 
     def mean(name: str) -> float:
@@ -219,6 +217,6 @@ def costs(record: Record, label: str) -> str:
 
     return (
         f"A run of {label} takes {mean('synchronizations'):,.0f} synchronizations, "
-        f"{mean('bytes_up') / 1e6:,.2f} MB up and {mean('bytes_down') / 1e6:,.2f} MB down in all, and "
-        f"{mean('seconds'):,.1f} s on the machine it ran on, with compilation and evaluation."
+        f"{mean('bytes_up') / 1e6:,.2f} MB up and {mean('bytes_down') / 1e6:,.2f} MB down in total, and "
+        f"{mean('seconds'):,.1f} s on the machine it ran on, including compilation and evaluation."
     )

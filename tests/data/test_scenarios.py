@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
-from fedkin.data.settings import Setting, load_setting, paper_setting, sample_federation
+from fedkin.data.scenarios import Scenario, load_scenario, paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 
@@ -59,7 +59,7 @@ ALL = [(name, number) for name in TABLE for number in (1, 2, 3, 4)]
 @pytest.mark.parametrize(("name", "number"), ALL)
 def test_settings_are_those_of_the_method(name: str, number: int) -> None:
     merged, minority, majority, sizes = TABLE[name]
-    setting = paper_setting(name, number)
+    setting = paper_scenario(name, number)
     assert [list(each) for each in setting.merged_classes] == merged
     assert (list(setting.minority), list(setting.majority)) == (minority, majority)
     assert (setting.train_size, setting.validation_size, setting.test_size) == sizes
@@ -119,7 +119,7 @@ def test_every_image_and_label_of_a_federation(coded_source, name, number, targe
     """Read from the pixels alone: origin, frequencies, permutation and rotation of everybody."""
     merged, minority, majority, sizes = TABLE[name]
     source: ImageSource = coded_source(name, sum(len(each) for each in merged))
-    data = sample_federation(source, paper_setting(name, number), target, seed=5)
+    data = sample_federation(source, paper_scenario(name, number), target, seed=5)
     moves = MOVES[name] if number in (2, 4) else {}
 
     assert len(data.nodes) == 15
@@ -161,7 +161,7 @@ def test_federations_of_the_real_data(request, name: str, number: int, target) -
     merged, minority, majority, sizes = TABLE[name]
     directory = None if name == "digits" else request.getfixturevalue("real_data")
     source = load_images(name, directory)
-    data = sample_federation(source, paper_setting(name, number), target, seed=number)
+    data = sample_federation(source, paper_scenario(name, number), target, seed=number)
     moves = MOVES[name] if number in (2, 4) else {}
     relabel = np.array([moves.get(label, label) for label in range(len(source.classes))])
     description = data.description
@@ -195,21 +195,21 @@ def all_bytes(data: FederatedData) -> list[bytes]:
 
 
 def test_same_seed_same_bytes_other_seed_other_bytes(coded_source) -> None:
-    source, setting = coded_source("mnist", 10), paper_setting("mnist", 4)
+    source, setting = coded_source("mnist", 10), paper_scenario("mnist", 4)
     one, again, other = (sample_federation(source, setting, "majority", seed) for seed in (3, 3, 4))
     assert all_bytes(one) == all_bytes(again)
     assert all(a != b for a, b in zip(all_bytes(one), all_bytes(other), strict=True))
 
 
 def test_no_two_holders_share_their_draw(coded_source) -> None:
-    source, setting = coded_source("mnist", 10), paper_setting("mnist", 1)
+    source, setting = coded_source("mnist", 10), paper_scenario("mnist", 1)
     description = sample_federation(source, setting, "minority", 0).description
     draws = [node.indices[:500] for node in description.nodes] + [description.validation]
     assert len(set(draws)) == len(draws)
 
 
 def test_both_directions_of_rotation_happen(coded_source) -> None:
-    source, setting = coded_source("mnist", 10, 200, 200), paper_setting("mnist", 3)
+    source, setting = coded_source("mnist", 10, 200, 200), paper_scenario("mnist", 3)
     small = {"train_size": 1, "validation_size": 1, "test_size": 1}
     directions = [
         sample_federation(source, setting, "minority", seed, **small).description.rotation
@@ -220,7 +220,7 @@ def test_both_directions_of_rotation_happen(coded_source) -> None:
 
 
 def test_a_change_for_one_does_not_change_another(coded_source) -> None:
-    source, setting = coded_source("mnist", 10), paper_setting("mnist", 4)
+    source, setting = coded_source("mnist", 10), paper_scenario("mnist", 4)
     usual = sample_federation(source, setting, "minority", 0, 2, 3, 100).description
     sizes = [100, 250, 100, 40, 100]
     changed = sample_federation(
@@ -247,7 +247,7 @@ def test_a_change_for_one_does_not_change_another(coded_source) -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_any_group_sizes_and_any_seed(minority: int, majority: int, size: int, seed: int) -> None:
-    source, setting = load_images("digits"), paper_setting("digits", 4)
+    source, setting = load_images("digits"), paper_scenario("digits", 4)
     arguments = (source, setting, "majority", seed, minority, majority, size)
     if minority + majority == 0:
         with pytest.raises(InputError, match="at least one is needed"):
@@ -260,7 +260,7 @@ def test_any_group_sizes_and_any_seed(minority: int, majority: int, size: int, s
 
 
 def test_images_of_a_merged_class_are_equally_likely(coded_source) -> None:
-    source, setting = coded_source("mnist", 10, 600, 600), paper_setting("mnist", 1)
+    source, setting = coded_source("mnist", 10, 600, 600), paper_scenario("mnist", 1)
     data = sample_federation(source, setting, "minority", 0, 1, 0, 100_000)
     counts = np.bincount(data.description.nodes[0].indices, minlength=600)
     for merged in setting.merged_classes:
@@ -272,7 +272,7 @@ def test_images_of_a_merged_class_are_equally_likely(coded_source) -> None:
 
 
 def test_probability_zero_is_never_drawn(coded_source) -> None:
-    setting = Setting(
+    setting = Scenario(
         merged_classes=((0,), (1,), (2,)),
         minority=(0, 1, 0),
         majority=(1, 0, 0),
@@ -291,21 +291,21 @@ def test_probability_zero_is_never_drawn(coded_source) -> None:
         ({"target": "middle"}, "not 'middle'"),
         ({"seed": -1}, "seed is -1"),
         ({"minority_nodes": -1}, "at least one is needed"),
-        ({"train_size": 0}, "one image at least"),
-        ({"train_size": [5, 5]}, "2 sizes are given for 15 nodes"),
-        ({"validation_size": 0}, "one image at least"),
+        ({"train_size": 0}, "at least one image"),
+        ({"train_size": [5, 5]}, "2 sizes for 15 nodes"),
+        ({"validation_size": 0}, "at least one image"),
     ],
 )
 def test_impossible_draws(options: dict, message: str) -> None:
     arguments = {"target": "minority", "seed": 0} | options
     with pytest.raises(InputError, match=message):
-        sample_federation(load_images("digits"), paper_setting("digits", 1), **arguments)
+        sample_federation(load_images("digits"), paper_scenario("digits", 1), **arguments)
 
 
 def test_setting_that_does_not_fit_the_source(coded_source) -> None:
     with pytest.raises(InputError, match="names class 39, but small has 10 classes"):
         sample_federation(
-            coded_source("small", 10), paper_setting("tiny-imagenet32", 1), "minority", 0
+            coded_source("small", 10), paper_scenario("tiny-imagenet32", 1), "minority", 0
         )
 
 
@@ -313,28 +313,28 @@ def test_class_without_images(coded_source) -> None:
     source = coded_source("gap", 10)
     source.test_labels[:] = np.where(np.isin(source.test_labels, [0, 3]), 1, source.test_labels)
     with pytest.raises(InputError, match="test part of gap has no image of the classes 0, 3"):
-        sample_federation(source, paper_setting("mnist", 1), "minority", 0)
+        sample_federation(source, paper_scenario("mnist", 1), "minority", 0)
 
 
 def test_oblong_images_cannot_be_turned() -> None:
     images = np.zeros((20, 4, 6, 1), np.uint8)
     labels = np.arange(20, dtype=np.int32) % 10
     source = ImageSource("oblong", images, labels, images, labels, tuple("abcdefghij"))
-    with pytest.raises(InputError, match="6x4 pixels: only square"):
-        sample_federation(source, paper_setting("mnist", 3), "minority", 0)
-    assert sample_federation(source, paper_setting("mnist", 2), "minority", 0).nodes
+    with pytest.raises(InputError, match="6x4 pixels, but only square"):
+        sample_federation(source, paper_scenario("mnist", 3), "minority", 0)
+    assert sample_federation(source, paper_scenario("mnist", 2), "minority", 0).nodes
 
 
 @pytest.mark.parametrize("number", [0, 5, -1])
 def test_no_such_setting(number: int) -> None:
     with pytest.raises(InputError, match=f"no setting {number}: choose 1, 2, 3 or 4"):
-        paper_setting("mnist", number)
+        paper_scenario("mnist", number)
 
 
 def test_settings_of_an_unknown_data_set() -> None:
     with pytest.raises(InputError, match=r"did you mean cifar10\?.*TOML"):
-        paper_setting("cifar-10", 1)
-    assert paper_setting("cifar10-jpeg", 2) == paper_setting("cifar10", 2)
+        paper_scenario("cifar-10", 1)
+    assert paper_scenario("cifar10-jpeg", 2) == paper_scenario("cifar10", 2)
 
 
 OWN = """
@@ -352,7 +352,7 @@ test_size = 30
 def test_own_setting_from_toml(tmp_path: Path, coded_source) -> None:
     path = tmp_path / "fruit.toml"
     path.write_text(OWN)
-    setting = load_setting(path)
+    setting = load_scenario(path)
     assert setting.name == "fruit"
     assert setting.permutation == {0: 2, 2: 0}
     data = sample_federation(coded_source("fruit", 3), setting, "majority", 1)
@@ -370,8 +370,8 @@ def test_own_setting_from_toml(tmp_path: Path, coded_source) -> None:
         ("[2]]", "[1]]", r"label 1 is in the merged classes twice"),
         ("[2]]", "[]]", r"at least one label"),
         ("[2]]", '["b"]]', r"merged_classes.1.0: .*integer"),
-        ("{ 0 = 2, 2 = 0 }", "{ 0 = 2 }", r"permutation must give every label"),
-        ("{ 0 = 2, 2 = 0 }", "{ 0 = 2, 2 = 2 }", r"permutation must give every label"),
+        ("{ 0 = 2, 2 = 0 }", "{ 0 = 2 }", r"permutation must have the same labels"),
+        ("{ 0 = 2, 2 = 0 }", "{ 0 = 2, 2 = 2 }", r"permutation must have the same labels"),
         ("train_size = 50", "", r"train_size: Field required"),
         ("train_size = 50", "train_size = 0", r"train_size: .*greater than 0"),
         ("rotation = true", "rotations = true", r"rotations: Extra inputs are not permitted"),
@@ -383,13 +383,13 @@ def test_mistakes_in_toml(tmp_path: Path, old: str, new: str, message: str) -> N
     assert old in OWN
     path.write_text(OWN.replace(old, new))
     with pytest.raises(InputError, match=message) as caught:
-        load_setting(path)
+        load_scenario(path)
     assert str(path) in str(caught.value)
 
 
 def test_no_settings_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there is no settings file"):
-        load_setting(tmp_path / "none.toml")
+    with pytest.raises(InputError, match=r"there is no file .* with a setting"):
+        load_scenario(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="cannot read"):
-        load_setting(tmp_path / "binary.toml")
+        load_scenario(tmp_path / "binary.toml")
