@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from fedkin.errors import InputError
 from fedkin.report import curves
 from fedkin.report.reading import Cell, Record
-from fedkin.report.style import DISSIMILAR, GROUP_COLORS, SIMILAR, UNGROUPED, group, scenario_title
+from fedkin.report.style import DISSIMILAR, GROUP_COLORS, SIMILAR, UNGROUPED, group
 
 FORMATS = ("svg", "png", "pdf")
 STYLE: Any = {
@@ -119,7 +119,7 @@ def _draw(
                     axes.set_visible(False)
                     continue
                 handles |= {each.get_label(): each for each in panel(axes, record, cell)}
-                axes.set_title(_plain(_panel_title(cell)), loc="left")
+                axes.set_title(_plain(cell.short_title), loc="left")
         _label_outer(grid)
         # Panels share axes: a limit set before all of them are drawn would cut the others off.
         for axes in grid.flat:
@@ -206,11 +206,6 @@ def _room(edge: np.ndarray, *, below: bool = False) -> float:
             outside = box.y0 - written.y0 if below else box.x0 - written.x0
             needed.append(outside / axes.figure.dpi + 0.06)
     return max(needed)
-
-
-def _panel_title(cell: Cell) -> str:
-    name = Path(cell.dataset).name
-    return f"{name}, {scenario_title(cell.setting)}" if cell.setting else name
 
 
 def _plain(text: str) -> str:

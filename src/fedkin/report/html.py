@@ -34,7 +34,6 @@ class Panel:
 
     title: str
     chart: Markup
-    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
     views = []
 
     def view(title: str, caption: str, legend: str, of: list[Cell], draw: Callable[[Cell], Markup]):
-        panels = [Panel(_panel_title(cell), draw(cell)) for cell in of]
+        panels = [Panel(cell.short_title, draw(cell)) for cell in of]
         if panels:
             views.append(View(title, caption, panels, legend))
 
@@ -273,11 +272,6 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
             ),
         )
     return views
-
-
-def _panel_title(cell: Cell) -> str:
-    name = Path(cell.dataset).name
-    return f"{name}, {scenario_title(cell.setting)}" if cell.setting else name
 
 
 def _data(record: Record) -> list[dict[str, Any]]:

@@ -27,11 +27,14 @@ class Cell(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The cell's title."""
-        parts = [Path(self.dataset).name]
-        parts += [scenario_title(self.setting)] if self.setting else []
-        parts += [f"target {self.target}"] if self.target else []
-        return ", ".join(parts)
+        """The data set, the setting and the target."""
+        return f"{self.short_title}, target {self.target}" if self.target else self.short_title
+
+    @property
+    def short_title(self) -> str:
+        """The data set and the setting: panels of one figure have the same target."""
+        name = Path(self.dataset).name
+        return f"{name}, {scenario_title(self.setting)}" if self.setting else name
 
 
 @dataclass(frozen=True)
