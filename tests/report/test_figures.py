@@ -12,9 +12,14 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 from scipy import stats
 
+from fedkin.methods.registry import METHODS
 from fedkin.report import charts, curves, figures, html
 from fedkin.report.reading import read_record
-from fedkin.report.style import APPEARANCES, GROUP_COLORS, OTHER
+from fedkin.report.style import GROUP_COLORS
+from fedkin.report.style import appearance as appearance_of
+
+APPEARANCES = {name: appearance_of(name) for name in METHODS.names()}
+OTHER = appearance_of("not installed")
 from fedkin.studies.store import Store
 from stores import invent_run, invent_study, study
 

@@ -69,6 +69,8 @@ class Method(Settings):
     """What it is called in tables and figures."""
     color: ClassVar[str]
     """Its color in figures, as #rrggbb; dark enough for thin lines on white."""
+    dark_color: ClassVar[str | None] = None
+    """The same for dark backgrounds; None if one color serves both."""
     marker: ClassVar[str] = "v"
     """Its marker in figures, by Matplotlib's letter."""
     dashes: ClassVar[tuple[float, ...]] = (9, 3)

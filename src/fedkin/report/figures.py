@@ -248,7 +248,7 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
                 linewidth=1.7,
                 marker=appearance.marker,
                 markersize=4,
-                markevery=_spread(len(x), appearance.number),
+                markevery=_spread(len(x), appearance.place),
                 label=name,
             )
             if band.low is not None and band.high is not None:

@@ -86,6 +86,7 @@ class Bilevel(SvrgMethod):
     name: ClassVar[str] = "bilevel"
     title: ClassVar[str] = "Bi-level"
     color: ClassVar[str] = "#D55E00"
+    dark_color: ClassVar[str | None] = "#F5803A"
     marker: ClassVar[str] = "o"
     dashes: ClassVar[tuple[float, ...]] = ()
     tasks = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
