@@ -116,8 +116,9 @@ class Bilevel(SvrgMethod):
     def setting_names(cls) -> tuple[str, ...]:
         """Return the names of all settings; those of the solver stand beside the method's own."""
         own = super().setting_names()
+        after = own.index("solver") + 1
         of_solvers = (name for solver in SOLVERS.all() for name in solver.shorthand)
-        return tuple(dict.fromkeys([*own, *of_solvers]))
+        return tuple(dict.fromkeys([*own[:after], *of_solvers, *own[after:]]))
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
