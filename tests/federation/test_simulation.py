@@ -6,6 +6,8 @@ import pytest
 from federations import classification_nodes, problem
 from fedkin.compilation import COMPILED
 from fedkin.federation.base import Cost
+from fedkin.federation.task import slots_of
+from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.models.linear import Logistic
 
@@ -41,6 +43,7 @@ def test_cost_is_what_was_sent_and_computed():
         bytes_down=2 * rounds * 4 * (size + 3),  # an iterate and three numbers
         # One full gradient, then two gradients of ten points (nine or eight on the smaller node).
         node_points=(30 + rounds * period * 2 * 10, solution.cost.node_points[1]),
+        nodes_asked=2 * rounds,
     )
 
 
@@ -50,7 +53,7 @@ def test_state_can_be_taken_out_and_put_back(result):
     made, other = make(), make()
     point = jnp.zeros(made.objective.size)
     point = solve_inner(made.federation, WEIGHTS, point, jax.random.key(0), settings).point
-    other.federation.import_state(made.federation.export_state())
+    other.federation.import_state(made.federation.export_state(), slots_of(FedAvg.tasks))
     both = [
         solve_inner(federation, WEIGHTS, point, jax.random.key(1), settings, begin=False).point
         for federation in (made.federation, other.federation)
