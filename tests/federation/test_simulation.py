@@ -63,11 +63,12 @@ def test_state_can_be_taken_out_and_put_back(result):
     assert np.any(fresh != both[0])
 
 
-def test_nodes_of_weight_zero_cannot_spoil_the_result():
-    made = make()
-    made.federation.data = made.federation.data._replace(
-        inputs=made.federation.data.inputs.at[: made.federation.data.first[1]].set(jnp.nan)
-    )
+@pytest.mark.parametrize("ask_all", [False, True])
+def test_nodes_of_weight_zero_cannot_spoil_the_result(ask_all):
+    nodes, validation = classification_nodes((30, 17))
+    nodes[0] = np.full_like(nodes[0][0], np.nan), nodes[0][1]
+    made = problem(Logistic(classes=3, l2=0.1), nodes, validation)
+    made.federation.ask_all = ask_all
     solution = solve_inner(
         made.federation,
         jnp.array([0.0, 1.0]),

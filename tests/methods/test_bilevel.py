@@ -82,7 +82,9 @@ def test_the_weights_reach_the_exact_minimizer_of_linear_regression(
         state, info = method.step(state, jax.random.key(step), made.federation, made.center)
         if info.stop:
             break
-    weights = state.accepted.node_weights if algorithm is AdaptiveBilevel else state.aggregate_weights
+    weights = (
+        state.accepted.node_weights if algorithm is AdaptiveBilevel else state.aggregate_weights
+    )
     assert float(jnp.sum(weights)) == pytest.approx(1, abs=1e-12)
     assert outer(np.asarray(weights)) - best.fun <= 1e-6
     # The start is far from it, so that the test can fail.

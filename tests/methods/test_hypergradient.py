@@ -115,9 +115,7 @@ def test_a_diverging_solve_is_noticed_reported_and_repeated_with_smaller_steps()
     exact = Exact(made)
     theta = jnp.asarray(exact.solve(WEIGHTS))
     target = made.center.loss_and_gradient(theta)[1]
-    solve = LocalSvrgSolver(
-        training=LocalSvrg(50.0, period=5, rounds=400, refresh_probability=0.2)
-    )
+    solve = LocalSvrgSolver(training=LocalSvrg(50.0, period=5, rounds=400, refresh_probability=0.2))
     found = solve(made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0))
     assert found.diagnostics["adjoint_retries"] >= 3
     assert found.rate_factor == 0.5 ** found.diagnostics["adjoint_retries"]

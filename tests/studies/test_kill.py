@@ -6,15 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from typing import get_args
 
 import pytest
-from experiments.test_contract import files
 
-from fedkin.studies.cell import run_cell
+from fedkin.events import EVENTS_FILE
+from fedkin.methods.registry import PAPER_METHODS
+from fedkin.studies.cell import do_run
 from fedkin.studies.config import load_study
 from fedkin.studies.store import RunDirectory
-from fedkin.training.method_settings import MethodName
+from run_files import files
 
 TIMES = int(os.environ.get("FEDKIN_KILLS", "1"))
 """How often the study is done; each time it is killed once in each method's run."""
@@ -41,9 +41,9 @@ def start(study, out, *options):
     )
 
 
-def lines_of_log(directory):
-    log = directory.path / "log.txt"
-    return len(log.read_text().splitlines()) if log.exists() else 0
+def steps_reported(directory):
+    events = directory.path / EVENTS_FILE
+    return events.read_text().count('"event": "step"') if events.exists() else 0
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +53,9 @@ def whole(tmp_path_factory):
     study = place / "study.toml"
     study.write_text(STUDY)
     runs = load_study(study).runs()
-    assert [run.method for run in runs] == list(get_args(MethodName))
+    assert [run.method for run in runs] == list(PAPER_METHODS)
     for run in runs:
-        run_cell(run, place / "runs")
+        do_run(run, place / "runs")
     return study, runs, place / "runs"
 
 
@@ -66,12 +66,12 @@ def test_a_study_killed_at_random_moments_ends_with_the_same_bits(whole, number,
     out, options = tmp_path / "killed", []
     for run in runs:
         directory = RunDirectory(out / "runs", run)
-        steps = lines_of_log(RunDirectory(expected, run))
+        steps = steps_reported(RunDirectory(expected, run))
         # Anywhere from before the first step to while the results are written.
         last_step = generator.randrange(steps + 1)
         process = start(study, out, *options)
         while process.poll() is None and (
-            not directory.path.exists() or lines_of_log(directory) < last_step
+            not directory.path.exists() or steps_reported(directory) < last_step
         ):
             time.sleep(0.002)
         time.sleep(generator.random() * 0.05)

@@ -4,7 +4,6 @@ import json
 
 import pandas as pd
 import pytest
-from experiments.test_contract import files
 from typer.testing import CliRunner
 
 import fedkin
@@ -12,6 +11,7 @@ from fedkin.cli.app import app
 from fedkin.studies.config import check_study
 from fedkin.studies.store import Store
 from fedkin.studies.study import carry_out
+from run_files import files
 
 
 class Silent:
