@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federations import classification_nodes, problem
+from federations import classification_nodes, problem, reveal
 from fedkin import compilation
 from fedkin.compilation import keep_compiled_code
 from fedkin.methods.local_svrg import node as svrg
@@ -49,11 +49,12 @@ def as_a_new_process(monkeypatch, model=None):
     model = model or Logistic(classes=3, l2=0.1)
     federation = problem(model, *classification_nodes((30, 17))).federation
     numbers = {"learning_rate": 0.1, "refresh_probability": 0.3, "averaging_rate": 0.0}
-    replies, _ = federation.call(
-        "inner_svrg_round",
+    replies, _ = reveal(
+        federation,
+        svrg.INNER_SVRG_ROUND,
         {"point": jnp.zeros(federation.objective.size), **numbers},
         key=jax.random.key(0),
-        start=True,
+        begin=True,
         steps=5,
         reply="point",
     )

@@ -13,7 +13,7 @@ from fedkin.studies.config import check_study
 from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import RunDirectory, Store
 from fedkin.studies.study import carry_out
-from studies.test_contract import files
+from run_files import files
 
 
 class Silent:

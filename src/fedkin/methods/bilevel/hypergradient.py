@@ -425,7 +425,7 @@ class HessianProducts:
         self._theta = theta
         self._key = key
         self._begun = False
-        counted = np.asarray(node_weights) > 0
+        counted = np.asarray(node_weights) != 0
         self._asked = np.ones_like(counted) if federation.ask_all else counted
 
     def __call__(self, vector: Vector) -> tuple[Vector, Array]:

@@ -62,6 +62,13 @@ class TheoryBilevel(Method):
     refresh_probability: float = share(0.1)
     limited: bool = flag(False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon is None:
+            raise InputError(
+                "TheoryBilevel needs epsilon: how near the validation loss shall come to its minimum"
+            )
+
     @property
     def asks_all(self) -> bool:
         """As the analysis counts."""
