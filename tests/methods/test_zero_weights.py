@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fedkin.data.settings import paper_setting, sample_federation
 
 import fedkin
 from federations import classification_nodes, problem
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.methods.bilevel.hypergradient import (
     ConjugateGradients,
@@ -106,7 +106,7 @@ def test_a_run_is_that_of_asking_all_but_for_its_cost(solver):
 
 def test_the_digits_of_the_demo():
     """In single precision, too, all iterates agree to rounding."""
-    data = sample_federation(load_images("digits"), paper_setting("digits", 2), "minority", 0)
+    data = sample_federation(load_images("digits"), paper_scenario("digits", 2), "minority", 0)
     some, everyone = (
         fedkin.fit(data.nodes, data.validation, classes=10, ask_all=each) for each in (False, True)
     )

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from fedkin.training.method_settings import initial_model_key
 
 from fedkin.compilation import COMPILED
 from fedkin.events import StepDone
