@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedkin.data.batches import divide
 from federations import remembered, reveal
+from fedkin.data.batches import divide
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT
 from fedkin.methods.ditto.node import DITTO_SHARED_ROUND
