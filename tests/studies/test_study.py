@@ -163,7 +163,7 @@ def test_a_fault_of_fedkin_is_kept_with_its_traceback(tmp_path, monkeypatch):
         raise ZeroDivisionError("by zero")
 
     made = study(method="local")
-    monkeypatch.setattr("fedkin.studies.cell.set_up", fault)
+    monkeypatch.setattr("fedkin.studies.cell.draw_problem", fault)
     outcome = carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
     (reason,) = outcome.failed.values()
     assert reason.startswith("ZeroDivisionError: by zero (a fault in fedkin; ")

@@ -27,8 +27,8 @@ from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
 from fedkin.flower.guard import remote_tasks
+from fedkin.messages import suggestion
 from fedkin.methods.registry import method_class, register
-from fedkin.registry import suggestion
 from fedkin.types import LearningTask
 
 DESCRIBE = "describe"

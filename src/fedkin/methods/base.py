@@ -8,10 +8,10 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.task import Task
+from fedkin.messages import suggestion
 from fedkin.methods.settings import Settings, choice, count, positive
 from fedkin.models.base import LinearModel
 from fedkin.models.objective import Objective
-from fedkin.registry import suggestion
 from fedkin.types import Array, Key, Vector
 
 State = TypeVar("State")

@@ -23,10 +23,10 @@ from pydantic import (
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import Scenario, load_scenario
 from fedkin.errors import InputError
+from fedkin.messages import suggestion
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
 from fedkin.models.named import MODELS
-from fedkin.registry import suggestion
 
 FORMAT = 1
 """The version of the layout of results; directories of another version are refused."""
