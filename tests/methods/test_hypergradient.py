@@ -21,7 +21,7 @@ EXACT_SOLVERS = {
     "cg": ConjugateGradients(damping=0.0, iterations=60, tolerance=1e-12),
     "neumann": NeumannSeries(step=0.2, terms=4000, tolerance=1e-12),
     "svrg": LocalSvrgSolver(
-        training=LocalSvrg(0.03, period=1, rounds=2500, refresh_probability=0.2)
+        training=LocalSvrg(0.045, period=1, rounds=1600, refresh_probability=0.2)
     ),
 }
 

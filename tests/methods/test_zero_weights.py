@@ -7,6 +7,7 @@ import pytest
 
 import fedkin
 from federations import classification_nodes, problem
+from fedkin.compilation import COMPILED
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.methods.bilevel.hypergradient import (
@@ -102,6 +103,15 @@ def test_a_run_is_that_of_asking_all_but_for_its_cost(solver):
         np.array(history[-1].cost.node_points)[idle] for history in (some, everyone)
     )
     assert (points < all_points).all()
+
+
+@pytest.mark.usefixtures("float64")
+def test_other_nodes_that_count_need_no_other_code():
+    two_groups("cg", ask_all=True)
+    known = set(COMPILED)
+    history, _ = two_groups("cg", ask_all=False)
+    assert len({row.cost.nodes_asked for row in history}) > 1
+    assert set(COMPILED) == known
 
 
 def test_the_digits_of_the_demo():

@@ -38,7 +38,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("method", PAPER_METHODS)
 def test_a_run_interrupted_at_any_step_ends_as_if_it_had_not_been(method, tmp_path):
-    run = config(method)
+    run = with_settings(config(method), {"rounds": 2})
     do_run(run, tmp_path / "whole")
     for stop_after in range(1, STEPS):
 
@@ -56,7 +56,7 @@ def test_a_run_interrupted_at_any_step_ends_as_if_it_had_not_been(method, tmp_pa
 
 @pytest.mark.parametrize("method", PAPER_METHODS)
 def test_another_seed_compiles_nothing_and_gives_another_result(method, tmp_path):
-    first, second = config(method), config(method, seed=1)
+    first, second = (with_settings(config(method, seed=seed), {"rounds": 2}) for seed in (0, 1))
     do_run(first, tmp_path)
     known = set(COMPILED)
     do_run(second, tmp_path)
