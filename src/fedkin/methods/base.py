@@ -61,6 +61,11 @@ class Method(Settings):
     """A way of learning, with its settings as fields. Derive from it to write your own.
 
     A method either has `init` and `step` itself, or `prepare` returns an algorithm that has them.
+    docs/extend.md has a complete example.
+
+    >>> from fedkin.methods.fedavg import FedAvg
+    >>> FedAvg.name, FedAvg.setting_names()[:3], [task.name for task in FedAvg.tasks]
+    ('fedavg', ('preset', 'learning_rate', 'period'), ['inner_svrg_round', 'smoothness'])
     """
 
     name: ClassVar[str]

@@ -54,7 +54,13 @@ class Hypergradient(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AdjointSolver(Settings, ABC):
-    """A way of solving for h and of asking each node for −∇L_k(θ)ᵀh. Derive from it to write your own."""
+    """A way of solving for h and of asking each node for −∇L_k(θ)ᵀh. Derive from it to write your own.
+
+    docs/extend.md has a complete example.
+
+    >>> [solver.name for solver in SOLVERS.all()][:3]
+    ['cg', 'svrg', 'neumann']
+    """
 
     name: ClassVar[str]
     """What it is called in files and on the command line."""
@@ -123,6 +129,9 @@ def register_solver(solver: SolverClass) -> SolverClass:
 
     Other processes do not see it: for them, name the solver as `package.module:Class`, or declare an
     entry point in the group `fedkin.solvers`.
+
+    >>> register_solver(ConjugateGradients).name
+    'cg'
     """
     SOLVERS.add(solver.name, solver)
     return solver
@@ -139,6 +148,9 @@ class LocalSvrgSolver(AdjointSolver):
         learning_rate: The step size γ_h; if open, 0.0005 with the paper's preset, else training's.
         rounds: The number of synchronizations; training's if open.
         training: What else the solve takes over from training; filled in by `prepare`.
+
+    >>> LocalSvrgSolver(learning_rate=0.0005).learning_rate
+    0.0005
     """
 
     name: ClassVar[str] = "svrg"

@@ -47,6 +47,9 @@ class TheoryBilevel(Method):
         refresh_probability: The probability q of renewing a reference point in a step.
         limited: Whether the run has a budget, so that a plan of more than a million synchronizations
             may begin.
+
+    >>> TheoryBilevel(epsilon=0.1).outer
+    'accelerated'
     """
 
     name: ClassVar[str] = "bilevel"
