@@ -5,18 +5,21 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 TEST_ARGUMENTS ?=
 
-# For `make reproduce`: the studies, those of the tables first, where their stores are, runs at the same time, and what else
-# `fedkin compare` is told, such as --replace.
+# For `make reproduce`: the studies, those of the tables first; the directory of their stores; how many runs are done at the
+# same time; and further options of `python -m reproduction compare`, such as --replace.
 TABLE_STUDIES := fashion-mnist mnist solvers-fashion-mnist solvers-mnist cifar10-jpeg tiny-imagenet32
-STUDIES ?= $(TABLE_STUDIES) $(filter-out $(TABLE_STUDIES),$(sort $(basename $(notdir $(wildcard results/studies/*.toml)))))
+STUDIES ?= $(TABLE_STUDIES) $(filter-out $(TABLE_STUDIES),$(sort $(basename $(notdir $(wildcard reproduction/studies/*.toml)))))
 STORES ?= runs
 JOBS ?= 2
 COMPARE_ARGUMENTS ?=
-# Anything here makes `make reproduce` leave out the runs that results/ has already.
-GO_ON ?=
+# If this is not empty, `make reproduce` skips the runs that reproduction/ already has.
+ONLY_MISSING ?=
+# Where `make theory` writes, and further options of `make bench`.
+THEORY ?= fedkin-theory
+BENCH_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower check browser bench reproduce compare clean
+.PHONY: help demo test flower check browser bench theory reproduce compare clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -61,28 +64,32 @@ browser:  ## Chromium for the tests of report.html, where apt-get can install it
 	scripts/install-browser.sh
 
 bench: $(VENV)/.bench  ## the engine against a plain PyTorch loop
-	$(BIN)/fedkin bench
+	$(BIN)/python -m benchmarks $(BENCH_ARGUMENTS)
 
-# What is collected are the stores that are there when the studies have been run, so the shell looks for them, not make.
+theory: $(VENV)/.base  ## what the paper's theory claims, measured: figures and tables in fedkin-theory/, in three minutes
+	for study in rates regimes cap examples; do $(BIN)/python -m reproduction.theory $$study --out $(THEORY) || exit; done
+
+# The stores to collect are known only after the studies have run, so the shell looks for them, not make.
 COLLECT = set --; for study in $(STUDIES); do \
 	  if ls $(STORES)/$$study/runs/*/finished.json >/dev/null 2>&1; then set -- "$$@" --add $(STORES)/$$study; fi; \
 	done; \
-	[ $$\# -gt 0 ] || echo "no finished runs of these studies in $(STORES): only what results/ has is compared" >&2; \
-	$(BIN)/fedkin compare results "$$@" $${1:+$(if $(GO_ON),--keep) $(COMPARE_ARGUMENTS)}
+	[ $$\# -gt 0 ] || echo "no finished runs of these studies in $(STORES): only what reproduction/ has is compared" >&2; \
+	$(BIN)/python -m reproduction compare reproduction "$$@" $${1:+$(if $(ONLY_MISSING),--keep) $(COMPARE_ARGUMENTS)}
 
-# $(MAKE) must not stand in this recipe: make would then carry it out under --dry-run too.
-# A study that fails in part, or whose data are not there, does not keep the others from being run.
-reproduce: $(VENV)/.base  ## the paper's table: run all studies, go on where they stopped, make results/
+# $(MAKE) must not appear in this recipe: make would then carry it out under --dry-run too.
+# A study that fails in part, or whose data are missing, does not stop the others.
+reproduce: $(VENV)/.base  ## the paper's table: run all studies, resume where they stopped, make reproduction/
 	@failed=; compared=; for study in $(STUDIES); do \
 	  echo "== $$study"; \
-	  $(BIN)/fedkin run results/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume $(if $(GO_ON),--collected results) \
+	  $(BIN)/python -m reproduction run reproduction/studies/$$study.toml --out $(STORES)/$$study --jobs $(JOBS) --resume \
+	    $(if $(ONLY_MISSING),--collected reproduction) \
 	    || { [ $$? -eq 130 ] && exit 130; failed="$$failed $$study"; }; \
 	done; \
 	{ $(COLLECT); } || compared=no; \
-	if [ -n "$$failed" ]; then echo "error: not all runs are finished of:$$failed; run it again"; fi; \
+	if [ -n "$$failed" ]; then echo "error: unfinished runs in:$$failed; run it again"; fi; \
 	[ -z "$$failed$$compared" ] || exit 2
 
-compare: $(VENV)/.base  ## make results/ anew from the stores that are there, and from what was collected before
+compare: $(VENV)/.base  ## make reproduction/ again from the stores that are there, and from what was collected before
 	@$(COLLECT)
 
 clean:  ## remove the environment and caches

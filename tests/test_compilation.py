@@ -1,7 +1,9 @@
-"""Code on disk: what a later process finds there, and what it does if that is spoilt."""
+"""Code on disk: what a later process finds there, and what it does if that is damaged."""
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,3 +179,29 @@ def test_code_that_cannot_be_written_is_used_all_the_same(kept_code, traces, mon
     for _ in range(2):
         assert np.isfinite(as_a_new_process(monkeypatch)).all()
     assert len(traces) == 2
+
+
+def cache_directory_of_a_new_process(directory, *statements):
+    """Run statements in a process that inherits the variable; return where JAX then caches code."""
+    program = [*statements, "import jax", "print(jax.config.jax_compilation_cache_dir)"]
+    environment = {**os.environ, compilation.DIRECTORY_VARIABLE: str(directory)}
+    command = [sys.executable, "-c", "\n".join(program)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_fedkin_leaves_the_settings_of_jax_alone(tmp_path):
+    assert (
+        cache_directory_of_a_new_process(tmp_path, "import fedkin, fedkin.studies.study") == "None"
+    )
+
+
+def test_a_worker_of_a_study_keeps_code_where_its_parent_does(tmp_path):
+    start = (
+        "import os, queue",
+        "from fedkin.studies import study",
+        "shares = queue.Queue()",
+        "shares.put(set(range(os.cpu_count())))",
+        "study._start_worker(None, shares)",
+    )
+    assert cache_directory_of_a_new_process(tmp_path, *start) == str(tmp_path)

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from fedkin.events import (
     StepDone,
     Warned,
     append_event,
+    events_beside,
     from_json,
     to_json,
 )
@@ -54,6 +56,28 @@ def test_reader_returns_each_event_once_and_waits_for_whole_lines(tmp_path):
     append_event(path, EVENTS[2])
     assert reader.new() == [EVENTS[1], EVENTS[2]]
     assert reader.new() == []
+
+
+def test_event_after_a_line_that_was_cut_off_is_not_lost(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append_event(path, EVENTS[0])
+    with path.open("a") as file:
+        file.write('{"event": "st')
+    append_event(path, EVENTS[2])
+    assert EventReader(path).new() == [EVENTS[0], EVENTS[2]]
+
+
+def test_reader_of_new_events_skips_earlier_ones(tmp_path):
+    path = tmp_path / "events.jsonl"
+    append_event(path, EVENTS[0])
+    reader = EventReader(path, only_new=True)
+    append_event(path, EVENTS[2])
+    assert reader.new() == [EVENTS[2]]
+    assert EventReader(tmp_path / "later.jsonl", only_new=True).new() == []
+
+
+def test_file_beside_the_results():
+    assert events_beside(Path("runs/heart")) == Path("runs/heart.events.jsonl")
 
 
 def test_reader_skips_what_it_does_not_know(tmp_path):

@@ -5,14 +5,14 @@ import pytest
 import fedkin
 from federations import classification_nodes, regression_nodes
 from fedkin.compilation import COMPILED
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_two_groups_of_digits(seed):
     """At least 95% of the weight goes to the similar nodes, and the model beats both alternatives."""
-    data = sample_federation(load_images("digits"), paper_setting("digits", 2), "minority", seed)
+    data = sample_federation(load_images("digits"), paper_scenario("digits", 2), "minority", seed)
     accuracy = {}
     for method in ("bilevel", "fedavg", "local"):
         result = fedkin.fit(data.nodes, data.validation, method=method, seed=seed, classes=10)

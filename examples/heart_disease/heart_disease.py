@@ -18,9 +18,10 @@ import numpy as np
 
 import fedkin
 from fedkin.data.labels import binary_label, split_rows
-from fedkin.data.table_federation import Points, TableFederation, federate
+from fedkin.data.table_federation import TableFederation, federate
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.numerics.scores import classification_scores
+from fedkin.types import Points
 
 HOSPITALS = {
     "Cleveland": "processed.cleveland.data",
@@ -68,7 +69,7 @@ def compare(federation: TableFederation, target: str, seed: int):
     scores, weights = {}, {}
     for name, (method, validation) in fits.items():
         result = fedkin.fit(federation.nodes, validation, method=method, seed=seed, classes=2)
-        probabilities = np.asarray(result.predict_proba(federation.test.features), np.float64)
+        probabilities = np.asarray(result.predict_proba(federation.test.inputs), np.float64)
         scores[name] = classification_scores(federation.test.labels, probabilities)
         if method == "bilevel":
             weights = result.weights

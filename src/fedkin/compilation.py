@@ -1,4 +1,8 @@
-"""Compiled code: made side by side, kept in memory, and on disk for the processes that come later."""
+"""Compiled code: made in parallel, kept in memory, and kept on disk for later processes.
+
+Importing this module changes nothing. A program that wants to keep compiled code on disk calls
+`keep_compiled_code`; a process that such a program starts calls `keep_compiled_code_like_parent`.
+"""
 
 import hashlib
 import logging
@@ -23,21 +27,21 @@ from jax.experimental.compilation_cache import compilation_cache
 logger = logging.getLogger(__name__)
 
 COMPILED: dict[Any, jax.stages.Compiled] = {}
-"""The compiled code of this process, for every function, shape and type of arguments."""
+"""The compiled code of this process, by function and by the shapes and types of the arguments."""
 
 SINGLE_THREADED: dict[str, str | bool] = {"xla_cpu_multi_thread_eigen": False}
-"""The compiler's option for code that keeps to the thread it is called from."""
+"""The compiler option for code that stays in the thread that calls it."""
 
 DIRECTORY_VARIABLE = "FEDKIN_COMPILED"
-"""Where the processes of a study, which begin anew, find the directory for compiled code."""
+"""The environment variable that tells child processes where compiled code is kept."""
 
 UNUSED_DAYS = 30
-"""Code on disk that was not used for so long is deleted."""
+"""Code on disk is deleted after this many days without use."""
 
 
 @dataclass(frozen=True)
 class CodeDirectory:
-    """Where code is kept, and the sources that this process was started from."""
+    """Where code is kept, and a digest of the sources that this process started with."""
 
     path: Path
     sources: str
@@ -48,11 +52,12 @@ _making = threading.Lock()
 
 
 def keep_compiled_code(directory: Path) -> None:
-    """Keep compiled code in a directory, for this process, its children and those that come later.
+    """Keep compiled code in a directory, for this process, its children and later processes.
 
-    A setting of the whole process: meant for programs, as fedkin's own command line, not for
-    libraries. What is kept there is loaded as code; so fedkin's own is used only where the directory is
-    the user's, and nobody else can write to it. If it cannot be written to, nothing is kept.
+    This configures the whole process, including JAX. It is meant for programs such as fedkin's
+    command line, not for libraries. Files in the directory are loaded as code, so fedkin uses its own
+    files only if the directory belongs to the user and nobody else can write to it. If this process
+    cannot write to the directory, nothing is kept.
     """
     global _directory
     if _directory is not None and _directory.path == directory:
@@ -70,13 +75,19 @@ def keep_compiled_code(directory: Path) -> None:
     }
     for name, value in settings.items():
         jax.config.update(name, value)
-    # A cache that cannot be used is no news to the user.
+    # A cache that cannot be used does not concern the user.
     logging.getLogger("jax._src.compilation_cache").setLevel(logging.ERROR)
     logging.getLogger("jax._src.compiler").setLevel(logging.ERROR)
 
 
+def keep_compiled_code_like_parent() -> None:
+    """Keep compiled code where the parent process keeps it, if it does."""
+    if directory := os.environ.get(DIRECTORY_VARIABLE):
+        keep_compiled_code(Path(directory))
+
+
 def _sources() -> str:
-    """Return a digest of fedkin's sources, or nothing if they are not there."""
+    """Return a digest of fedkin's sources, or an empty text if there are none."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
     for path in (found := sorted(package.rglob("*.py"))):
@@ -86,22 +97,23 @@ def _sources() -> str:
 
 @dataclass(frozen=True)
 class Call:
-    """A function with the arguments it is compiled for; other arguments of their shapes will do as well."""
+    """A function with example arguments: the code works for all arguments of the same shapes."""
 
     function: partial
     arguments: tuple
     lasting: bool
-    """Whether the function is all fedkin's own, so that its name and settings tell what it computes in
-    other processes too: JAX's own cache goes by the traced code, and tracing takes longer than reading."""
+    """Whether all of the function is fedkin's own. Then its name and settings say what it computes, in
+    other processes too, and the code can be found without tracing. JAX's own cache is keyed by the
+    traced code, and tracing takes longer than reading a file."""
 
 
 def compile_side_by_side(calls: Sequence[Call]) -> list[Callable]:
-    """Get compiled code for some calls: from memory, from disk, or made, each in its own thread.
+    """Return compiled code for some calls: from memory, from disk, or compiled, one thread per call.
 
-    Tracing is done here, because settings of JAX such as 64 bits do not reach other threads.
+    Tracing happens in the calling thread, because JAX settings such as 64 bits do not reach others.
     """
     keys = [_key(call) for call in calls]
-    if any(key not in COMPILED for key in keys):  # only the first calls
+    if any(key not in COMPILED for key in keys):  # true only for the first calls
         with _making:
             _get_missing(dict(zip(keys, calls, strict=True)))
     return [COMPILED[key] for key in keys]
@@ -134,10 +146,10 @@ def _get_missing(calls: dict[Any, Call]) -> None:
 
 @contextmanager
 def _without_jax_cache() -> Iterator[None]:
-    """Compile even what JAX has kept: XLA cannot save code anew that it has loaded."""
+    """Compile even what JAX has in its cache: XLA cannot save code that it has loaded."""
     try:
         jax.config.update("jax_enable_compilation_cache", False)
-        compilation_cache.reset_cache()  # the setting is looked at once, after this
+        compilation_cache.reset_cache()  # JAX reads the setting once, after this
         yield
     finally:
         jax.config.update("jax_enable_compilation_cache", True)
@@ -145,14 +157,14 @@ def _without_jax_cache() -> Iterator[None]:
 
 
 def _key(call: Call) -> Any:
-    assert not call.function.keywords, "settings of code are positional"
+    assert not call.function.keywords, "only positional arguments are part of the key"
     leaves, structure = jax.tree.flatten(call.arguments)
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
     return call.function.func, call.function.args, structure, shapes, _jax_settings()
 
 
 def _jax_settings() -> tuple:
-    """Return the settings of JAX that may change from call to call and change the code."""
+    """Return the JAX settings that affect the code and may change between calls."""
     names = (
         "enable_x64",
         "default_matmul_precision",
@@ -166,9 +178,9 @@ def _jax_settings() -> tuple:
 
 
 def _file(key: Any) -> Path | None:
-    """Name the file for some code; None where none is kept.
+    """Return the file for some code, or None if it is not kept.
 
-    Code is kept for a single CPU: elsewhere JAX's own cache has to do.
+    fedkin keeps code for a single CPU device only. Elsewhere JAX's own cache has to do.
     """
     if _directory is None or not _directory.sources or not _is_private(_directory.path):
         return None
@@ -181,7 +193,7 @@ def _file(key: Any) -> Path | None:
 
 
 def _is_private(path: Path) -> bool:
-    """Say whether a directory is the user's own and nobody else can write to it."""
+    """Tell whether a directory belongs to the user and nobody else can write to it."""
     if not hasattr(os, "getuid"):
         return True
     try:
@@ -193,7 +205,7 @@ def _is_private(path: Path) -> bool:
 
 @cache
 def _surroundings() -> tuple[str, ...]:
-    """Return what code depends on beside its source: the libraries, their settings and the processor."""
+    """Return what code depends on besides its source: libraries, their settings and the processor."""
     try:
         processor = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -216,7 +228,7 @@ def _surroundings() -> tuple[str, ...]:
 
 
 def _load(file: Path | None) -> jax.stages.Compiled | None:
-    """Load what is kept. Whatever is wrong with it, it can be compiled anew."""
+    """Load code from disk. Whatever is wrong with the file, the code can be compiled again."""
     if file is None or not file.exists():
         return None
     try:
@@ -229,9 +241,9 @@ def _load(file: Path | None) -> jax.stages.Compiled | None:
 
 
 def _save(file: Path | None, code: jax.stages.Compiled) -> None:
-    """Keep code on disk. Where that does not work, the next process compiles again.
+    """Keep code on disk. If that fails, the next process compiles it again.
 
-    Nor is it kept if the sources have been changed since they were imported: the code is of the old ones.
+    Code is not kept if the sources have changed since they were imported: it belongs to the old ones.
     """
     if file is None or _directory is None or _directory.sources != _sources():
         return
@@ -253,7 +265,3 @@ def _delete_unused(directory: Path) -> None:
         with suppress(OSError):
             if file.stat().st_mtime < oldest:
                 file.unlink()
-
-
-if DIRECTORY_VARIABLE in os.environ:
-    keep_compiled_code(Path(os.environ[DIRECTORY_VARIABLE]))

@@ -2,12 +2,12 @@
 
 
 class FedkinError(Exception):
-    """Base of all errors that fedkin raises on purpose."""
+    """Base class of all errors that fedkin raises on purpose."""
 
 
 class InputError(FedkinError, ValueError):
-    """The data or the settings cannot be used as they are."""
+    """The data or the settings cannot be used; the message says what to change."""
 
 
 class DivergedError(FedkinError, ArithmeticError):
-    """An optimization left the region where its numbers mean anything."""
+    """Training produced numbers that are infinite, NaN or far too large."""

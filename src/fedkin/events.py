@@ -5,6 +5,7 @@ processes append their events to a file, one JSON object per line, and `EventRea
 """
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
@@ -15,6 +16,11 @@ from fedkin.errors import InputError
 
 EVENTS_FILE = "events.jsonl"
 """The name of the file of events in a run's directory."""
+
+
+def events_beside(out: Path) -> Path:
+    """Return the file of events of a run whose results are to be written to `out`."""
+    return out.with_name(f"{out.name}.{EVENTS_FILE}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +118,14 @@ def from_json(plain: dict[str, Any]) -> Event | None:
 
 def append_event(path: Path, event: Event) -> None:
     """Add an event to a file, as one line."""
+    line = json.dumps(to_json(event)).encode() + b"\n"
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(to_json(event)) + "\n")
+        with path.open("ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # the writer of the last line was killed
+                    line = b"\n" + line
+            file.write(line)
     except OSError as error:
         raise InputError(f"cannot write to {path}: {error.strerror}") from error
 
@@ -124,11 +135,14 @@ class EventReader:
 
     Args:
         path: The file; it need not exist yet.
+        only_new: Whether to skip the events that are in the file already.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, only_new: bool = False) -> None:
         self._path = path
         self._read = 0
+        if only_new and path.exists():
+            self._read = path.stat().st_size
 
     def new(self) -> list[Event]:
         """Return the events since the last call; a line that is still being written waits."""

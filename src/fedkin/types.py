@@ -1,7 +1,7 @@
-"""Aliases shared by all of fedkin."""
+"""Types that every layer shares."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -10,16 +10,23 @@ Array = jax.Array
 """A JAX array."""
 
 Key = jax.Array
-"""A typed JAX random key. Never defaulted: whoever needs randomness is given a key."""
+"""A typed JAX random key. It never has a default: whoever needs randomness is given a key."""
 
 Params = Any
-"""A model's parameters as the model itself arranges them: any pytree of arrays."""
+"""A model's parameters as the model arranges them: any pytree of arrays."""
 
 Vector = jax.Array
-"""All parameters of a model in one flat array of shape `(d,)`: what crosses the seam."""
+"""All parameters of a model in one flat array of shape `(d,)`. Nodes and center exchange vectors."""
 
 Message = Mapping[str, jax.Array]
-"""Named arrays sent to a node or answered by it. In replies the first axis runs over nodes."""
+"""Named arrays sent to a node or returned by it. In replies the first axis runs over nodes."""
 
-Examples = tuple[np.ndarray, np.ndarray]
-"""Inputs and labels of the same length."""
+LearningTask = Literal["classification", "regression"]
+"""What a model predicts: a class or a number."""
+
+
+class Points(NamedTuple):
+    """Inputs and their labels, with the points along the first axis of both."""
+
+    inputs: np.ndarray
+    labels: np.ndarray

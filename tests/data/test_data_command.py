@@ -28,9 +28,9 @@ def test_list_without_data(fedkin, no_data: None) -> None:
     status, output, _ = fedkin("data", "--json")
     assert status == 0
     listed = {each["name"]: each for each in json.loads(output)["data_sets"]}
-    assert listed["digits"]["at_hand"]
+    assert listed["digits"]["available"]
     assert listed["mnist"]["status"] == "from the hub"
-    assert not any(each["at_hand"] for name, each in listed.items() if name != "digits")
+    assert not any(each["available"] for name, each in listed.items() if name != "digits")
     status, output, _ = fedkin("data")
     assert status == 0
     assert "tiny-imagenet32" in output
@@ -42,7 +42,7 @@ def test_list_with_data(fedkin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     _, output, _ = fedkin("data", "--json")
     listed = {each["name"]: each for each in json.loads(output)["data_sets"]}
     assert listed["cifar10"]["status"] == "yes, as cifar10-jpeg"
-    assert not listed["mnist"]["at_hand"]
+    assert not listed["mnist"]["available"]
 
 
 def test_show_answers_in_json_and_files(fedkin, tmp_path: Path) -> None:
@@ -84,17 +84,17 @@ def test_own_images_and_own_setting(fedkin, parquet_set: Path, tmp_path: Path) -
     [
         (["data", "show", "digitz", "--setting", "1"], "did you mean digits"),
         (["data", "show", "./nothing", "--setting", "1"], "no directory ./nothing"),
-        (["data", "show", "digits", "--setting", "own.toml"], "no settings file own.toml"),
-        (["data", "show", "heart-disease", "--setting", "1"], "holds tables, not images"),
-        (["data", "show", "owner/set", "--setting", "1"], "declare a setting for it in a TOML"),
+        (["data", "show", "digits", "--setting", "own.toml"], "no file own.toml with a setting"),
+        (["data", "show", "heart-disease", "--setting", "1"], "has tables, not images"),
+        (["data", "show", "owner/set", "--setting", "1"], "write a setting for it in a TOML"),
         (["data", "show", "digits"], "Missing option '--setting'"),
         (["data", "show"], "Missing argument"),
         (["data", "show", "digits", "--setting", "5"], "no setting 5: choose 1, 2, 3 or 4"),
         (["data", "show", "digits", "--setting", "two"], "must be 1, 2, 3, 4 or a .toml file"),
-        ([*SHOW, "--target", "min"], "must be minority or majority"),
-        ([*SHOW, "--seed", "-3"], "the seed is -3"),
+        ([*SHOW, "--target", "min"], "choose minority or majority"),
+        ([*SHOW, "--seed", "-3"], "-3 is not in the range"),
         ([*SHOW, "--seed", "x"], "Invalid value for '--seed'"),
-        ([*SHOW, "--train-size", "0"], "one image at least"),
+        ([*SHOW, "--train-size", "0"], "at least one image"),
         ([*SHOW, "--minority-nodes", "0", "--majority-nodes", "0"], "at least one is needed"),
         (["data", "show", "mnist", "--setting", "1", "--data", "nowhere"], "not a directory"),
         (["data", "--json", "show", "digits", "--setting", "1"], "options after the command"),

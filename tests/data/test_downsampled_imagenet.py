@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedkin.data.settings import paper_setting
+from fedkin.data.scenarios import paper_scenario
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 
@@ -56,7 +56,7 @@ def test_the_papers_classes_come_out_in_the_papers_order(
 
 
 def test_groups_and_permutation_are_the_papers() -> None:
-    setting = paper_setting("downsampled-imagenet", 2)
+    setting = paper_scenario("downsampled-imagenet", 2)
     groups = [tuple(ALL_NUMBERS[label] for label in merged) for merged in setting.merged_classes]
     assert tuple(groups) == PAPER_NUMBERS
     cycle = [7, 61, 383, 224, 9, 66, 397, 441, 10, 68, 403, 442, 7]
@@ -102,7 +102,7 @@ def test_pickled_labels_are_refused(release: tuple[Path, dict[int, np.ndarray]])
         ({"labels": np.array([8])}, "has no array 'data'"),
         ({"data": np.zeros((1, 12288), np.uint8), "labels": np.array([8])}, "the 32x32 release"),
         ({"data": np.zeros((1, 3072), np.float32), "labels": np.array([8])}, "not uint8"),
-        ({"data": np.zeros((2, 3072), np.uint8), "labels": np.array([8])}, "one label an image"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": np.array([8])}, "one label per image"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": np.array([0])}, "run from 1 to 1000"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": np.array([1001])}, "run from 1 to 1000"),
         ({"data": np.zeros((1, 3072), np.uint8), "labels": np.array([8.0])}, "list of integers"),

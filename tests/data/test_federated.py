@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from fedkin.data.federated import FederationDescription, build_federation
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    data = sample_federation(load_images("digits"), paper_setting("digits", 4), "majority", 11)
+    data = sample_federation(load_images("digits"), paper_scenario("digits", 4), "majority", 11)
     path = tmp_path / "federation.json"
     data.description.save(path)
     return path
@@ -22,7 +22,7 @@ def saved(tmp_path: Path) -> Path:
 
 def test_saved_and_rebuilt_to_the_byte(saved: Path) -> None:
     source = load_images("digits")
-    original = sample_federation(source, paper_setting("digits", 4), "majority", 11)
+    original = sample_federation(source, paper_scenario("digits", 4), "majority", 11)
     rebuilt = build_federation(source, FederationDescription.load(saved))
     assert rebuilt.description == original.description
     assert (rebuilt.names, rebuilt.similar) == (original.names, original.similar)
@@ -43,7 +43,7 @@ def test_file_says_who_got_what(saved: Path) -> None:
     assert content["seed"] == 11
     assert content["rotation"] in ("clockwise", "anticlockwise")
     source = load_images("digits")
-    data = sample_federation(source, paper_setting("digits", 4), "majority", 11)
+    data = sample_federation(source, paper_scenario("digits", 4), "majority", 11)
     first = content["nodes"][0]
     assert (first["name"], first["group"]) == ("minority-1", "minority")
     assert np.array_equal(source.train_images[first["indices"]], data.nodes[0][0])
@@ -73,10 +73,10 @@ def test_damaged_description(saved: Path, key: str, value: object, message: str)
 def test_indices_and_permutations_out_of_range(saved: Path) -> None:
     content = json.loads(saved.read_text())
     far = FederationDescription.model_validate(content | {"test": [5000]})
-    with pytest.raises(InputError, match="the test set is given image 5000 of the test part"):
+    with pytest.raises(InputError, match="the test set has image number 5000 of the test part"):
         build_federation(load_images("digits"), far)
     short = FederationDescription.model_validate(content | {"permutation": [1, 0]})
-    with pytest.raises(InputError, match="permutation is not one of the 10 classes"):
+    with pytest.raises(InputError, match="permutation does not list the 10 classes"):
         build_federation(load_images("digits"), short)
 
 
@@ -89,6 +89,6 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot read"):
         FederationDescription.load(tmp_path / "binary.json")
-    data = sample_federation(load_images("digits"), paper_setting("digits", 1), "minority", 0)
+    data = sample_federation(load_images("digits"), paper_scenario("digits", 1), "minority", 0)
     with pytest.raises(InputError, match="cannot write"):
         data.description.save(tmp_path / "no" / "such" / "directory.json")

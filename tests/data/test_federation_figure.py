@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from fedkin.data.federated import class_shares
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 from fedkin.report.federation_figure import draw_federation, save_figure
@@ -18,7 +18,7 @@ from fedkin.report.style import GROUP_COLORS
 
 @pytest.fixture
 def digits():
-    return sample_federation(load_images("digits"), paper_setting("digits", 4), "majority", 0)
+    return sample_federation(load_images("digits"), paper_scenario("digits", 4), "majority", 0)
 
 
 def texts(figure) -> set[str]:
@@ -35,7 +35,7 @@ def test_shares_count_the_labels_that_nodes_hold(digits) -> None:
 
 
 def test_heat_map_shows_the_shares_in_the_order_of_merged_classes(digits) -> None:
-    merged = paper_setting("digits", 4).merged_classes
+    merged = paper_scenario("digits", 4).merged_classes
     figure = draw_federation(digits, merged)
     heat = figure.subfigs[0].axes[0].images[0].get_array()
     order = [2, 4, 6, 0, 3, 1, 8, 5, 7, 9]
@@ -44,7 +44,7 @@ def test_heat_map_shows_the_shares_in_the_order_of_merged_classes(digits) -> Non
 
 
 def test_samples_are_images_of_the_node_under_that_label(digits) -> None:
-    figure = draw_federation(digits, paper_setting("digits", 4).merged_classes)
+    figure = draw_federation(digits, paper_scenario("digits", 4).merged_classes)
     axes = [each for each in figure.subfigs[1].axes if each.images]
     assert len(axes) == 10 * 2 * 2
     # First column: label 2. Rows 1 and 2 are of a minority node, 3 and 4 of a majority node.
@@ -56,7 +56,7 @@ def test_samples_are_images_of_the_node_under_that_label(digits) -> None:
 
 def test_groups_have_the_colors_of_the_report(digits) -> None:
     """The target is the majority here: its nodes are those like the owner."""
-    figure = draw_federation(digits, paper_setting("digits", 4).merged_classes)
+    figure = draw_federation(digits, paper_scenario("digits", 4).merged_classes)
     colors = {
         tick.get_text(): tick.get_color() for tick in figure.subfigs[0].axes[0].get_yticklabels()
     }
@@ -68,7 +68,7 @@ def test_groups_have_the_colors_of_the_report(digits) -> None:
 
 
 def test_words_say_what_is_seen(digits) -> None:
-    shown = texts(draw_federation(digits, paper_setting("digits", 4).merged_classes))
+    shown = texts(draw_federation(digits, paper_scenario("digits", 4).merged_classes))
     assert {"minority-5", "majority-10", "validation", "test", "C1", "C4"} <= shown
     assert any("target majority" in text for text in shown)
     assert any(f"turned {digits.description.rotation}" in text for text in shown)
@@ -76,7 +76,7 @@ def test_words_say_what_is_seen(digits) -> None:
 
 
 def test_files_can_be_opened_and_are_the_same_every_time(digits, tmp_path: Path) -> None:
-    merged = paper_setting("digits", 4).merged_classes
+    merged = paper_scenario("digits", 4).merged_classes
     png, svg = save_figure(draw_federation(digits, merged), tmp_path / "one")
     with Image.open(png) as image:
         assert min(image.size) > 1000
@@ -87,7 +87,7 @@ def test_files_can_be_opened_and_are_the_same_every_time(digits, tmp_path: Path)
 
 
 def test_one_group_and_many_classes(coded_source, tmp_path: Path) -> None:
-    setting = paper_setting("tiny-imagenet32", 2)
+    setting = paper_scenario("tiny-imagenet32", 2)
     source = coded_source("tiny-imagenet32", 40)
     data = sample_federation(source, setting, "majority", 0, 0, 1, 60)
     figure = draw_federation(data, setting.merged_classes)
@@ -96,6 +96,6 @@ def test_one_group_and_many_classes(coded_source, tmp_path: Path) -> None:
 
 
 def test_directory_that_is_not_there(digits, tmp_path: Path) -> None:
-    figure = draw_federation(digits, paper_setting("digits", 4).merged_classes)
+    figure = draw_federation(digits, paper_scenario("digits", 4).merged_classes)
     with pytest.raises(InputError, match="cannot write"):
         save_figure(figure, tmp_path / "no" / "such" / "place")

@@ -95,7 +95,7 @@ def test_without_a_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         raise ConnectionError(f"Couldn't reach '{hub_id}' on the Hub (LocalEntryNotFoundError)")
 
     pretend(monkeypatch, load_dataset)
-    with pytest.raises(InputError, match=r"could not be had .*Couldn't reach") as caught:
+    with pytest.raises(InputError, match=r"could not be downloaded .*Couldn't reach") as caught:
         load_images("cifar10", tmp_path)
     assert f"Put train.parquet and test.parquet into {tmp_path / 'cifar10'}" in str(caught.value)
 

@@ -12,7 +12,7 @@ from fedkin.data.sources import load_images
 MEASURE = """
 import sys
 from pathlib import Path
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 
 def kilobytes(key):
@@ -21,11 +21,11 @@ def kilobytes(key):
             return int(line.split()[1])
 
 warm = load_images("digits")
-sample_federation(warm, paper_setting("digits", 4), "minority", 0)
+sample_federation(warm, paper_scenario("digits", 4), "minority", 0)
 Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts at the present size
 before = kilobytes("VmRSS:")
 source = load_images("fashion-mnist")
-data = sample_federation(source, paper_setting("fashion-mnist", 4), "majority", 0)
+data = sample_federation(source, paper_scenario("fashion-mnist", 4), "majority", 0)
 highest = kilobytes("VmHWM:")
 pairs = [*data.nodes, data.validation, data.test]
 sample = sum(images.nbytes for images, _ in pairs)

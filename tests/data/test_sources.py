@@ -131,7 +131,7 @@ def test_unknown_name_without_a_near_one_lists_all(no_data: None) -> None:
 
 @pytest.mark.parametrize("name", ["", "  "])
 def test_empty_name_is_an_error(name: str, no_data: None) -> None:
-    with pytest.raises(InputError, match="no data set is named"):
+    with pytest.raises(InputError, match="the name of the data set is empty"):
         load_images(name)
 
 
@@ -144,7 +144,7 @@ def test_wrong_data_directory_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_data_directory_one_step_too_deep(parquet_set: Path) -> None:
-    with pytest.raises(InputError, match=rf"holds a data set itself.*{parquet_set.parent}, as"):
+    with pytest.raises(InputError, match=rf"is itself a data set.*{parquet_set.parent}, as"):
         load_images("mnist", parquet_set)
 
 

@@ -102,7 +102,7 @@ def test_the_index_that_pandas_writes_to_parquet_is_no_column(tmp_path):
 
 def test_an_unusable_parquet_column_can_be_dropped(tmp_path):
     content = parquet_bytes(a=[1.0], when=pa.array([0], pa.timestamp("s")))
-    with pytest.raises(InputError, match=r"'when' holds timestamp.*--drop when"):
+    with pytest.raises(InputError, match=r"'when' has the type timestamp.*--drop when"):
         read(tmp_path, content, name="a.parquet")
     assert list(read(tmp_path, content, name="a.parquet", drop=("when",)).columns) == ["a"]
 
@@ -117,12 +117,12 @@ BAD_FILES = {
     "short row": ("a.csv", b"a,b\n1,2\n3\n", "line 3 has 1 cells, but there are 2 columns"),
     "long row": ("a.csv", b"a,b\n1,2\n3,4,5\n", "line 3 has 3 cells.*quotation marks"),
     "wrong separator": ("a.csv", b"a;b\n1;2\n", r"separated by ';'.*--separator"),
-    "no header": ("a.csv", b"63.0,1.0,?\n1,2,3\n", "first line holds numbers.*--columns"),
+    "no header": ("a.csv", b"63.0,1.0,?\n1,2,3\n", "first line has numbers.*--columns"),
     "unnamed column": ("a.csv", b",a\n0,1\n", "column 1 has no name.*index=False"),
     "same name twice": ("a.csv", b"a,b,a\n0,1,2\n", "two columns called 'a'"),
     "open quote": ("a.csv", b'a,b\n1,"2\n3,4\n', "not valid CSV.*quotation marks"),
-    "infinite": ("a.csv", b"a,b\n1,2\n3,inf\n", "'b' holds inf in line 3"),
-    "overflowing": ("a.csv", b"a,b\n1,2\n3,-1e999\n", "'b' holds -inf in line 3"),
+    "infinite": ("a.csv", b"a,b\n1,2\n3,inf\n", "'b' has inf in line 3"),
+    "overflowing": ("a.csv", b"a,b\n1,2\n3,-1e999\n", "'b' has -inf in line 3"),
     "latin-1": ("a.csv", "a,b\n1,2\nä,3\n".encode("latin-1"), r"not UTF-8 text \(line 3\)"),
     "utf-16": ("a.csv", "a,b\n1,2\n".encode("utf-16"), "UTF-16"),
     "workbook": ("a.csv", b"PK\x03\x04rest", "Excel workbook"),
@@ -152,7 +152,7 @@ def test_missing_file_suggests_a_near_name(tmp_path):
 
 
 def test_column_names_given_for_a_file_that_has_them(tmp_path):
-    with pytest.raises(InputError, match="header line of its own"):
+    with pytest.raises(InputError, match="already has a header line"):
         read(tmp_path, "a,b\n1,2\n", names=("a", "b"))
     with pytest.raises(InputError, match="2 columns, but 3 column names"):
         read(tmp_path, "1,2\n", names=("a", "b", "c"))

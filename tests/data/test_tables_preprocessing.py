@@ -11,7 +11,7 @@ from fedkin.data.columns import column_from_text
 from fedkin.data.labels import binary_label, keep_labeled, split_rows
 from fedkin.data.preprocessing import (
     Preprocessing,
-    agree,
+    merge_summaries,
     transform,
     transform_label,
     unknown_categories,
@@ -34,7 +34,7 @@ def agreed(nodes, validation, test=None, task="classification", categorical=()) 
     def answer(one):
         return summarize(one, "y", task, categorical)
 
-    return agree(
+    return merge_summaries(
         {name: answer(one) for name, one in nodes.items()},
         answer(validation),
         None if test is None else answer(test),
@@ -174,7 +174,7 @@ GOOD = {"x": [1, 2], "c": ["u", "v"], "y": ["no", "yes"]}
     [
         (
             {"x": ["old", "2"]},
-            "column 'x' holds text on node 'b' .*'old'.* but numbers on node 'a'",
+            "column 'x' has text on node 'b' .*'old'.* but numbers on node 'a'",
         ),
         ({"x": None}, r"column 'x' is missing on node 'b'.*--drop x"),
         ({"z": [1, 2]}, r"column 'z' is on node 'b' only.*--drop z"),
@@ -198,9 +198,9 @@ def test_validation_and_test_that_do_not_fit():
         agreed(nodes, table(**{**GOOD, "y": ["maybe", "no"]}))
     with pytest.raises(InputError, match="'maybe' is on the test table but on no"):
         agreed(nodes, table(**GOOD), table(**{**GOOD, "y": ["maybe", "no"]}))
-    with pytest.raises(InputError, match="validation table holds only the class 'no'"):
+    with pytest.raises(InputError, match="validation table has only the class 'no'"):
         agreed(nodes, table(**{**GOOD, "y": ["no", "no"]}))
-    with pytest.raises(InputError, match="column 'x' holds text on the validation table"):
+    with pytest.raises(InputError, match="column 'x' has text on the validation table"):
         agreed(nodes, table(**{**GOOD, "x": ["one", "2"]}))
 
 
@@ -223,7 +223,7 @@ def test_labels_that_are_no_classes_and_columns_that_are_no_categories():
     with pytest.raises(InputError, match=r"150 different texts.*--drop name"):
         summarize(people, "y")
     slip = table(x=[*map(str, range(150)), "4O"], y=[0, 1, 0] * 50 + [1])
-    with pytest.raises(InputError, match="'x' holds numbers, but '4O' in line 152"):
+    with pytest.raises(InputError, match="'x' has numbers, but '4O' in line 152"):
         summarize(slip, "y")
     with pytest.raises(InputError, match="no column besides the label"):
         summarize(table(y=[0, 1]), "y")
@@ -233,7 +233,7 @@ def test_new_rows_that_do_not_fit():
     preprocessing = agreed({"a": table(**GOOD)}, table(**GOOD))
     with pytest.raises(InputError, match=r"new\.csv has no column 'c'"):
         transform(table("new.csv", x=[1]), preprocessing)
-    with pytest.raises(InputError, match="'x' holds 'tall' in line 3; the nodes have numbers"):
+    with pytest.raises(InputError, match="'x' has 'tall' in line 3, but the nodes have numbers"):
         transform(table("new.csv", x=[1, "tall"], c=["u", "u"]), preprocessing)
     with pytest.raises(InputError, match=r"million standard deviations.*another unit"):
         transform(table("new.csv", x=[1e30], c=["u"]), preprocessing)
@@ -259,9 +259,9 @@ def test_binary_label(rule, expected):
 def test_binary_label_of_texts_and_of_missing_values():
     made = binary_label(table(x=[1, 2, 3], y=["sick", None, "well"]), "y", "sick")
     assert list(made.columns["y"]) == ["yes", None, "no"]
-    with pytest.raises(InputError, match="holds text, so it cannot be > 0"):
+    with pytest.raises(InputError, match="contains text, so it cannot be > 0"):
         binary_label(made, "y", ">0")
-    with pytest.raises(InputError, match="write for example '>0'"):
+    with pytest.raises(InputError, match="write, for example, '>0'"):
         binary_label(made, "y", "> some")
 
 

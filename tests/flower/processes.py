@@ -16,7 +16,7 @@ from fedkin.flower.launch import Node, Server, superlink_command, supernode_comm
 APP = Path(fedkin.flower.__file__).parent / "app"
 BIN = Path(sys.executable).parent
 TESTS = Path(__file__).parents[1]
-SOURCE = Path(fedkin.flower.__file__).parents[3]
+SOURCE = Path(fedkin.__file__).resolve().parents[1]
 
 
 def free_port():

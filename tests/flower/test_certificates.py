@@ -98,7 +98,7 @@ def test_a_key_is_never_written_over(tmp_path):
     path = tmp_path / "node.key"
     certificates.make_node_key(path)
     before = path.read_bytes(), certificates.public_key_path(path).read_bytes()
-    with pytest.raises(InputError, match="never written over"):
+    with pytest.raises(InputError, match="never overwritten"):
         certificates.make_node_key(path)
     assert (path.read_bytes(), certificates.public_key_path(path).read_bytes()) == before
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["node.key", "node.key.pub"]
@@ -152,7 +152,7 @@ def test_keys_that_do_not_belong_together_are_refused(tmp_path, authority):
 def test_bad_key_files_are_refused(tmp_path, authority):
     path = tmp_path / "node.key"
     certificates.make_node_key(path)
-    with pytest.raises(InputError, match=r"it is the file ending in \.pub"):
+    with pytest.raises(InputError, match=r"give the file ending in \.pub"):
         certificates.read_public_key(path)
     with pytest.raises(InputError, match="not a node's private key"):
         certificates.check_private_key(authority[0])

@@ -1,5 +1,6 @@
 """The engine against the simulation, with messages that go through bytes but not through processes."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -13,8 +14,10 @@ from fedkin.errors import InputError
 from fedkin.flower.engine import describe_nodes
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.jobs.study import flower_engine
-from fedkin.flower.post import Post
-from fedkin.studies.cell import run_cell, set_up
+from fedkin.flower.messenger import Messenger
+from fedkin.models.linear import Logistic
+from fedkin.models.objective import Objective
+from fedkin.studies.cell import run_cell, set_up, simulate
 from fedkin.studies.store import RunDirectory
 from fedkin.training.checkpoint import chosen_learning_rate
 from flower.fake_grid import FakeGrid
@@ -34,7 +37,7 @@ EVERY_METHOD = [
 def test_every_method_gives_what_the_simulation_gives(case, model, tolerance, tmp_path):
     run = config(case, model)
     grid = FakeGrid([settings(name) for name in NAMES])
-    run_cell(run, tmp_path / "flower", engine=engine(Post(grid)))
+    run_cell(run, tmp_path / "flower", engine=engine(Messenger(grid)))
     run_cell(run, tmp_path / "simulated")
     flower, simulated = (outcome(tmp_path / place, run) for place in ("flower", "simulated"))
     assert_same(flower, simulated, tolerance)
@@ -55,11 +58,11 @@ def test_a_run_that_is_resumed_ends_as_if_it_had_not_been_stopped(case, tmp_path
     def grid(place):
         return FakeGrid([settings(name, state=str(tmp_path / place / name)) for name in NAMES])
 
-    run_cell(run, tmp_path / "whole", engine=engine(Post(grid("one"))))
+    run_cell(run, tmp_path / "whole", engine=engine(Messenger(grid("one"))))
     with pytest.raises(StoppedError):
-        run_cell(run, tmp_path / "parts", engine=engine(Post(grid("two"))), after_step=stop)
+        run_cell(run, tmp_path / "parts", engine=engine(Messenger(grid("two"))), after_step=stop)
     # A resumed run is a new one to Flower: no node remembers anything but what it has on its disk.
-    run_cell(run, tmp_path / "parts", engine=engine(Post(grid("two"))))
+    run_cell(run, tmp_path / "parts", engine=engine(Messenger(grid("two"))))
     whole, parts = (outcome(tmp_path / place, run) for place in ("whole", "parts"))
     pd.testing.assert_frame_equal(
         whole[0].drop(columns="seconds"), parts[0].drop(columns="seconds")
@@ -75,15 +78,15 @@ def test_a_resumed_node_without_a_disk_begins_anew_and_the_run_goes_on(tmp_path)
 
     grid = FakeGrid([settings(name) for name in NAMES])
     with pytest.raises(StoppedError):
-        run_cell(run, tmp_path, engine=engine(Post(grid)), after_step=stop)
+        run_cell(run, tmp_path, engine=engine(Messenger(grid)), after_step=stop)
     grid = FakeGrid([settings(name) for name in NAMES])
-    assert run_cell(run, tmp_path, engine=engine(Post(grid)))["warnings"] == []
+    assert run_cell(run, tmp_path, engine=engine(Messenger(grid)))["warnings"] == []
     assert outcome(tmp_path, run)[0].step.tolist() == [1, 2]
 
 
 def federation(grid, patience=0.3, case="bilevel-cg"):
     run = config(case)
-    return set_up(run, engine=engine(Post(grid, patience=patience, interval=0.01))).federation
+    return set_up(run, engine=engine(Messenger(grid, patience=patience, interval=0.01))).federation
 
 
 def product(federation, start, key=None):
@@ -143,7 +146,7 @@ def test_messages_are_as_few_as_the_synchronizations(tmp_path):
     """Besides one to learn who is there and one to join."""
     grid = FakeGrid([settings(name) for name in NAMES])
     run = config("bilevel-cg")
-    run_cell(run, tmp_path, engine=engine(Post(grid)))
+    run_cell(run, tmp_path, engine=engine(Messenger(grid)))
     history, _ = outcome(tmp_path, run)
     # Two outer iterations of two rounds and three products each, as docs/costs.md says.
     assert history.synchronizations.iloc[-1] == 2 * (2 + 3)
@@ -153,7 +156,7 @@ def test_messages_are_as_few_as_the_synchronizations(tmp_path):
 def test_only_vectors_of_model_size_and_numbers_cross(tmp_path):
     grid = FakeGrid([settings(name) for name in NAMES])
     for case in ("bilevel-svrg", "pfedme"):
-        run_cell(config(case), tmp_path, engine=engine(Post(grid)))
+        run_cell(config(case), tmp_path, engine=engine(Messenger(grid)))
     for message in [*grid.sent, *grid.received]:
         assert set(message.content) <= {"request", "answer", "vectors"}
         for array in message.content["vectors"].values():
@@ -165,17 +168,42 @@ def test_only_vectors_of_model_size_and_numbers_cross(tmp_path):
             assert not isinstance(value, str) or len(value) < 100, name
 
 
+def test_nodes_train_with_the_l2_of_the_centers_model():
+    run = config("bilevel-cg")
+    scene = set_up(run)
+    model = replace(scene.objective.model, l2=0.5)
+    sample = np.asarray(model.prepare(jnp.asarray(scene.data.nodes[0][0][:2])))
+    objective = Objective.create(model, sample)
+    grid = FakeGrid([settings(name) for name in NAMES])
+    over_flower = engine(Messenger(grid))(run, scene.data, objective)
+    expected = product(simulate(run, scene.data, objective), start=True)
+    np.testing.assert_allclose(product(over_flower, start=True), expected, rtol=1e-5)
+    default = product(scene.federation, start=True)
+    assert np.abs(np.asarray(expected - default)).max() > 0.4  # l2 makes a difference
+
+
+def test_a_model_that_nodes_do_not_have_is_refused():
+    class Changed(Logistic):
+        pass
+
+    scene = set_up(config("bilevel-cg"))
+    objective = replace(scene.objective, model=Changed(classes=10))
+    grid = FakeGrid([settings(name) for name in NAMES])
+    with pytest.raises(InputError, match="logistic, ridge, mlp, cnn, not Changed"):
+        engine(Messenger(grid))(config("bilevel-cg"), scene.data, objective)
+
+
 def test_two_nodes_of_one_name_are_told():
     grid = FakeGrid([settings("minority-1"), settings("minority-1"), settings("majority-1")])
     with pytest.raises(InputError, match="two nodes are called 'minority-1'"):
-        set_up(config("fedavg"), engine=partial(flower_engine, Post(grid), wait=0.1))
+        set_up(config("fedavg"), engine=partial(flower_engine, Messenger(grid), wait=0.1))
 
 
 def test_a_node_of_another_data_set_cannot_take_part():
     other = settings("majority-2") | {"train-size": 8}
     grid = FakeGrid([settings("minority-1"), settings("majority-1"), other])
-    with pytest.raises(InputError, match="fewer points than its owner wants"):
-        set_up(config("fedavg"), engine=partial(flower_engine, Post(grid), wait=0.1))
+    with pytest.raises(InputError, match="fewer points than its owner requires"):
+        set_up(config("fedavg"), engine=partial(flower_engine, Messenger(grid), wait=0.1))
 
 
 # Nodes that are gone for good
@@ -194,7 +222,7 @@ def test_a_run_that_has_lost_a_node_for_good_is_resumed_without_it(case, tmp_pat
         raise StoppedError
 
     def quick(grid):
-        return partial(flower_engine, Post(grid, patience=0.3, interval=0.01), wait=0.2)
+        return partial(flower_engine, Messenger(grid, patience=0.3, interval=0.01), wait=0.2)
 
     grid = FakeGrid([settings(name) for name in NAMES])
     with pytest.raises(StoppedError):
@@ -204,7 +232,7 @@ def test_a_run_that_has_lost_a_node_for_good_is_resumed_without_it(case, tmp_pat
     grid.away.add("minority-1")  # the one whose data are the steepest decides no more
     told = run_cell(run, tmp_path, engine=quick(grid))
     history, _ = outcome(tmp_path, run)
-    assert any("minority-1 is not there" in warning for warning in told["warnings"])
+    assert any("minority-1 is missing" in warning for warning in told["warnings"])
     assert history["weight minority-1"].tolist()[1:] == [0, 0]
     assert history["weight minority-1"][0] > 0
     assert history.step.tolist() == [1, 2, 3]
@@ -215,9 +243,9 @@ def test_a_run_that_has_lost_a_node_for_good_is_resumed_without_it(case, tmp_pat
 def test_a_run_begins_without_a_node_and_takes_it_in_when_it_comes():
     grid = FakeGrid([settings(name) for name in NAMES])
     grid.away.add("majority-2")
-    post = Post(grid, patience=0.3, interval=0.01)
+    messenger = Messenger(grid, patience=0.3, interval=0.01)
     run = config("bilevel-cg")
-    made = set_up(run, engine=partial(flower_engine, post, wait=0.05)).federation
+    made = set_up(run, engine=partial(flower_engine, messenger, wait=0.05)).federation
     np.testing.assert_array_equal(made.present, [True, True, False])
     assert made.batches == set_up(run).federation.batches
     made.begin_step(0)
@@ -229,8 +257,8 @@ def test_a_run_begins_without_a_node_and_takes_it_in_when_it_comes():
     expected = product(set_up(run).federation, start=True)
     np.testing.assert_allclose(product(made, start=True), expected, rtol=1e-5)
     grid.away |= {"majority-1", "majority-2"}
-    with pytest.raises(InputError, match=r"1 of 3 nodes are there after 0\.05 s"):
-        set_up(run, engine=partial(flower_engine, post, wait=0.05))
+    with pytest.raises(InputError, match=r"1 of 3 nodes are ready after 0\.05 s"):
+        set_up(run, engine=partial(flower_engine, messenger, wait=0.05))
 
 
 def test_who_was_dropped_stays_so_over_a_checkpoint():
@@ -250,7 +278,7 @@ def test_later_runs_of_a_study_go_on_without_a_node_that_is_gone(tmp_path):
         "minority_nodes = 1\nmajority_nodes = 2\n[settings]\nrounds = 2\nlearning_rate = 0.05\n"
         "[federation]\nwait = 0.1\npatience = 0.3\n"
     )
-    load_job(path).carry_out(Post(grid, 0.3, 0.01), tmp_path / "out", resume=False)
+    load_job(path).carry_out(Messenger(grid, 0.3, 0.01), tmp_path / "out", resume=False)
     runs = fedkin.results(tmp_path / "out")
     assert len(runs) == 2
 
@@ -263,14 +291,14 @@ def test_a_node_that_is_slow_to_say_who_it_is_is_asked_again():
         return None if silent[name] >= 0 else reply
 
     grid = FakeGrid([settings(name) for name in NAMES], tamper)
-    found = describe_nodes(Post(grid, patience=0.02, interval=0.01), 3, 2.0)
+    found = describe_nodes(Messenger(grid, patience=0.02, interval=0.01), 3, 2.0)
     assert {node.name for node in found} == set(NAMES)
 
 
 def test_a_node_that_refuses_is_not_asked_again():
     grid = FakeGrid([settings("minority-1"), settings("majority-1", **{"minimum-points": 10_000})])
     with pytest.raises(InputError, match="fewer points"):
-        describe_nodes(Post(grid, patience=0.02, interval=0.01), 2, 0.5, enough=1)
+        describe_nodes(Messenger(grid, patience=0.02, interval=0.01), 2, 0.5, enough=1)
     assert len(grid.sent) == 2
 
 
@@ -309,11 +337,11 @@ def test_what_has_no_beginning_is_not_asked_to_begin(caplog):
     assert not any("cannot begin" in note for note in notes)
 
 
-def test_a_node_that_begins_anew_is_logged(caplog):
+def test_a_node_that_restarts_is_logged(caplog):
     grid = FakeGrid([settings(name) for name in NAMES])
     over_flower = federation(grid)
     product(over_flower, start=True)
     grid.contexts[101].state["series"].pop("linearization")
     with caplog.at_level("INFO"):
         product(over_flower, start=False)
-    assert "majority-1 begins anew at hessian_product" in caplog.text
+    assert "majority-1 restarts at hessian_product" in caplog.text

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fedkin.flower.superlink import Gate, may_pass
+from fedkin.flower.internals.superlink import Gate, may_pass
 
 NODES = "/v1/fleet/pull-messages"
 OWNER = ["/v1/control/start-run", "/v1/runtime/acquire-task", "/docs", "/", "", "/v1/fleet"]

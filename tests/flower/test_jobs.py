@@ -10,9 +10,10 @@ import fedkin
 from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
+from fedkin.events import EventReader
 from fedkin.flower.jobs import tables as jobs_tables
 from fedkin.flower.jobs.loading import load_job
-from fedkin.flower.post import Post
+from fedkin.flower.messenger import Messenger
 from flower.fake_grid import FakeGrid
 
 
@@ -72,7 +73,7 @@ def grid(nodes, **more):
 def test_tables_over_flower_give_what_fit_gives(tables, tmp_path):
     grid_ = grid(tables)
     job = load_job(write_job(tmp_path))
-    job.carry_out(Post(grid_), tmp_path / "result", resume=False)
+    job.carry_out(Messenger(grid_), tmp_path / "result", resume=False)
     weights = json.loads((tmp_path / "result" / "weights.json").read_text())
     together = federate(
         {name: read_table(path, name) for name, path in tables.items()},
@@ -92,9 +93,20 @@ def test_tables_over_flower_give_what_fit_gives(tables, tmp_path):
     assert not list(tmp_path.glob("*.checkpoint.npz"))
 
 
+def test_a_job_on_tables_reports_its_events_beside_the_result(tables, tmp_path):
+    job = load_job(write_job(tmp_path))
+    job.carry_out(Messenger(grid(tables)), tmp_path / "deep" / "result", resume=False)
+    result = fedkin.load(tmp_path / "deep" / "result" / "model.fedkin")
+    started, *steps, finished = EventReader(tmp_path / "deep" / "result.events.jsonl").new()
+    assert started.nodes == ("a", "b", "c")
+    assert started.resumed_after is None
+    assert [event.validation_loss for event in steps] == result.history.validation_loss.tolist()
+    assert finished.stopped == result.stopped
+
+
 def test_no_row_crosses_the_wire(tables, tmp_path):
     grid_ = grid(tables)
-    load_job(write_job(tmp_path)).carry_out(Post(grid_), tmp_path / "result", resume=False)
+    load_job(write_job(tmp_path)).carry_out(Messenger(grid_), tmp_path / "result", resume=False)
     size = fedkin.load(tmp_path / "result" / "model.fedkin").theta.size
     rows = pd.concat([pd.read_csv(path) for path in tables.values()])
     texts = {f"{number:.5f}" for number in rows.age}
@@ -132,15 +144,17 @@ def kill_after_first_step(job, nodes, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(jobs_tables, "save_checkpoint", save_and_die)
         with pytest.raises(KilledError):
-            job.carry_out(Post(nodes), tmp_path / "result", resume=False)
+            job.carry_out(Messenger(nodes), tmp_path / "result", resume=False)
 
 
 def test_a_job_on_tables_goes_on_as_if_it_had_not_been_killed(killed, tables, tmp_path):
     job, nodes = killed
-    with pytest.raises(InputError, match="go on with --resume, or delete it"):
-        job.carry_out(Post(nodes), tmp_path / "result", resume=False)
-    job.carry_out(Post(nodes), tmp_path / "result", resume=True)
-    job.carry_out(Post(grid(tables)), tmp_path / "undisturbed", resume=False)
+    with pytest.raises(InputError, match="continue with --resume, or delete it"):
+        job.carry_out(Messenger(nodes), tmp_path / "result", resume=False)
+    job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
+    kinds = [event.kind for event in EventReader(tmp_path / "result.events.jsonl").new()]
+    assert kinds == ["started", "failed", "started", "step", "step", "finished"]
+    job.carry_out(Messenger(grid(tables)), tmp_path / "undisturbed", resume=False)
     found, expected = (
         fedkin.load(tmp_path / name / "model.fedkin") for name in ("result", "undisturbed")
     )
@@ -153,8 +167,8 @@ def test_a_job_on_tables_is_resumed_without_a_node_that_is_gone(killed, tmp_path
     job, nodes = killed
     nodes.away.add("c")
     with caplog.at_level("INFO"):
-        job.carry_out(Post(nodes), tmp_path / "result", resume=True)
-    assert "c is not there: the others begin without it" in caplog.text
+        job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
+    assert "c is missing: the others begin without it" in caplog.text
     weights = json.loads((tmp_path / "result" / "weights.json").read_text())
     assert weights["c"] == 0
     assert weights["a"] + weights["b"] == pytest.approx(1, abs=1e-6)
@@ -173,7 +187,7 @@ def test_a_node_that_comes_back_with_another_table_is_not_taken_in(killed, table
         return reply
 
     nodes.tamper = return_late
-    job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+    job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
     result = fedkin.load(tmp_path / "result" / "model.fedkin")
     assert result.weights["c"] == 0
     assert any("c is back with another table" in warning for warning in result.warnings)
@@ -184,14 +198,14 @@ def test_a_job_on_tables_is_not_resumed_with_other_data(killed, tables, tmp_path
 
     def refused(nodes, told):
         with pytest.raises(InputError, match=told):
-            job.carry_out(Post(nodes), tmp_path / "result", resume=True)
+            job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
 
     own = (tmp_path / "own.csv").read_text()
     table(tmp_path / "own.csv", 50, 98)
     refused(nodes, r"was made with other tables \(validation \w+, now \w+\)")
     (tmp_path / "own.csv").write_text(own)
     table(tables["b"], 75, 99)
-    refused(nodes, "the table of b is not the one")
+    refused(nodes, "the table of b has changed")
     others = grid({"a": tables["a"], "d": tables["c"]})
     refused(others, r"d is not among the nodes .* \(a, b, c\)")
     (checkpoint,) = tmp_path.glob("*.checkpoint.npz")
@@ -207,7 +221,7 @@ def test_a_job_with_one_node_is_resumed(tables, tmp_path, monkeypatch):
     path.write_text(path.read_text().replace("nodes = 3", "nodes = 1"))
     nodes = grid({"a": tables["a"]})
     kill_after_first_step(load_job(path), nodes, tmp_path, monkeypatch)
-    load_job(path).carry_out(Post(nodes), tmp_path / "result", resume=True)
+    load_job(path).carry_out(Messenger(nodes), tmp_path / "result", resume=True)
     assert fedkin.load(tmp_path / "result" / "model.fedkin").weights == {"a": 1.0}
 
 
@@ -229,8 +243,8 @@ def test_slips_in_a_job_are_told_before_any_node_is_asked(tmp_path, more, told):
 def test_a_job_needs_its_nodes(tables, tmp_path):
     path = write_job(tmp_path)
     path.write_text(path.read_text().replace("nodes = 3", "nodes = 4\nwait = 0.1"))
-    with pytest.raises(InputError, match=r"3 of 4 nodes are there after 0.1 s \(a, b, c\)"):
-        load_job(path).carry_out(Post(grid(tables)), tmp_path / "result", resume=False)
+    with pytest.raises(InputError, match=r"3 of 4 nodes are ready after 0.1 s \(a, b, c\)"):
+        load_job(path).carry_out(Messenger(grid(tables)), tmp_path / "result", resume=False)
     path.write_text(path.read_text().replace("nodes = 4", ""))
     with pytest.raises(InputError, match="how many nodes"):
         load_job(path)
@@ -240,8 +254,8 @@ def test_a_node_that_refuses_is_named(tables, tmp_path):
     refusing = grid(tables, **{"minimum-points": 62})
     path = write_job(tmp_path)
     path.write_text(path.read_text() + "wait = 0.1")
-    with pytest.raises(InputError, match=r"2 of 3 .*fewer points than its owner wants"):
-        load_job(path).carry_out(Post(refusing), tmp_path / "result", resume=False)
+    with pytest.raises(InputError, match=r"2 of 3 .*fewer points than its owner requires"):
+        load_job(path).carry_out(Messenger(refusing), tmp_path / "result", resume=False)
 
 
 STUDY = """

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+import fedkin
 from fedkin.errors import InputError
 from fedkin.flower import node as node_module
 from fedkin.flower import node_data, wire
@@ -26,7 +27,7 @@ from fedkin.flower.wire import Parcel, Refusal
 from flower.fake_grid import through_bytes
 from flower.trials import JOIN, settings
 
-SOURCE = Path(node_module.__file__).parents[3]
+SOURCE = Path(fedkin.__file__).parents[1]
 SIZE = 650
 TASK = {
     "kind": "task",
@@ -229,6 +230,22 @@ def test_what_is_kept_on_disk_is_for_the_owner_only(tmp_path):
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("l2", [-1.0, float("nan"), float("inf"), 1e7, 0, "none"])
+def test_an_l2_out_of_its_range_is_refused(l2):
+    refused(Node().ask(JOIN | {"l2": l2}), Refusal.INVALID, "l2")
+
+
+def test_a_node_trains_with_the_l2_that_it_was_given():
+    """The loss bends by l2 more in every direction, so its smoothness grows by just that."""
+    found = []
+    for l2 in (0.25, 1e-3):
+        node = Node()
+        assert node.ask(JOIN | {"l2": l2}).has_content()
+        reply = wire.unpack("answer", node.ask(TASK | {"task": "smoothness"}).content, SIZE)
+        found.append(reply.values["number.smoothness"])
+    assert found[0] - found[1] == pytest.approx(0.249, rel=1e-3)
+
+
 def test_mini_batches_of_single_points_are_refused():
     """A step on one point would tell the center that point's gradient."""
     refused(Node().ask(JOIN | {"batch-size": 1}), Refusal.FORBIDDEN, "batch-size 1", "5")
@@ -398,7 +415,7 @@ def _warm():
     fuzzed.ask(TASK, theta=theta())
     fuzzed.ask(SVRG, point=theta())
     yield
-    node_module._OWN.clear()
+    node_module._PREPARED.clear()
 
 
 def test_an_array_is_not_believed_before_its_size_is():

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
+import fedkin
 from fedkin.errors import InputError
 from fedkin.flower import processes
 from fedkin.flower.layout import Layout, new_identity
@@ -105,12 +106,29 @@ def test_two_commands_do_not_start_and_stop_at_once(tmp_path):
     layout = Layout(tmp_path)
     with (
         processes.locked(layout),
-        pytest.raises(InputError, match="right now"),
+        pytest.raises(InputError, match="is starting or stopping"),
         processes.locked(layout),
     ):
         pass
     with processes.locked(layout):
         pass
+
+
+def test_children_import_this_fedkin(tmp_path):
+    """Not one that is installed, from whatever directory they are started in."""
+    variables = processes.quiet_environment()
+    variables["PYTHONPATH"] = variables["PYTHONPATH"].split(os.pathsep)[0]
+    command = [
+        sys.executable,
+        "-P",
+        "-S",
+        "-c",
+        "import importlib.util as u; print(u.find_spec('fedkin').origin)",
+    ]
+    done = subprocess.run(
+        command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == fedkin.__file__
 
 
 def test_the_environment_sends_nothing_elsewhere(tmp_path):

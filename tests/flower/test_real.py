@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedkin.events import EventReader, RunStarted, Warned
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local_svrg.center import LocalSvrg
@@ -113,7 +114,8 @@ def test_a_server_app_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_
     assert not directory.is_finished()
     trial.submit(config("bilevel-cg"), out)
     trial.finish(directory)
-    assert "resumed after step 1" in (directory.path / "log.txt").read_text()
+    starts = [each for each in EventReader(directory.events).new() if isinstance(each, RunStarted)]
+    assert starts[-1].resumed_after == 1
     equals_simulation(run, out, tmp_path, 1e-5)
     only_vectors_and_numbers_cross(trial.recorder.recorded, run)
 
@@ -186,14 +188,17 @@ def test_a_supernode_killed_in_mid_run_comes_back(trial, tmp_path):
     wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
     trial.processes.kill("majority-2")
 
+    def warnings():
+        events = EventReader(directory.events).new()
+        return "\n".join(event.message for event in events if isinstance(event, Warned))
+
     def dropped():
-        return "majority-2 was dropped" in (directory.path / "log.txt").read_text()
+        return "majority-2 was dropped" in warnings()
 
     wait_until(dropped, PATIENCE, "that the node is dropped")
     trial.start_node("majority-2")
     trial.finish(directory)
-    log = (directory.path / "log.txt").read_text()
-    assert "majority-2 is back" in log, log
+    assert "majority-2 is back" in warnings(), warnings()
     history, _ = outcome(out / "runs", run)
     weights = history[[f"weight {name}" for name in NAMES]].to_numpy()
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-5)

@@ -10,6 +10,7 @@ from flwr.common.serde import context_from_proto, context_to_proto, message_to_p
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from fedkin.flower import wire, worker
+from fedkin.flower.internals import runtime
 from fedkin.flower.wire import Parcel, Refusal
 from flower.fake_grid import TaskIdentity
 from flower.trials import JOIN, settings
@@ -71,13 +72,15 @@ class StubNode:
 @pytest.fixture
 def work(monkeypatch):
     """Let one worker answer the messages of one stub after the other."""
-    stubs = [None]  # the first connection looks for work
-    monkeypatch.setattr(worker.Worker, "_connect", lambda self, *interceptors: stubs.pop())
-    made = worker.Worker("127.0.0.1:1", None)
+    stubs = [None]  # the first connection asks for work
+    monkeypatch.setattr(
+        runtime.SuperNodeConnection, "_connect", lambda self, *interceptors: stubs.pop()
+    )
+    made = worker.Worker(runtime.SuperNodeConnection("127.0.0.1:1", None))
 
     def work(stub):
         stubs.append(stub)
-        made._work(1, "token")
+        made.handle(runtime.Assignment(1, "token"))
         return stub
 
     return work
@@ -122,14 +125,14 @@ def test_a_node_that_can_send_nothing_lets_its_token_expire(work):
 
 
 def test_a_heartbeat_that_has_ended_by_itself_does_no_harm(work, monkeypatch):
-    monkeypatch.setattr(worker.HeartbeatSender, "_run", lambda self: None)
-    start = worker.HeartbeatSender.start
+    monkeypatch.setattr(runtime.HeartbeatSender, "_run", lambda self: None)
+    start = runtime.HeartbeatSender.start
 
     def start_and_end(self):
         start(self)
         self._thread.join()
 
-    monkeypatch.setattr(worker.HeartbeatSender, "start", start_and_end)
+    monkeypatch.setattr(runtime.HeartbeatSender, "start", start_and_end)
     stub = work(StubNode(request(kind="describe")))
     assert stub.statuses == ["completed"]
     assert stub.closed

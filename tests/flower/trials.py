@@ -4,11 +4,11 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
+from fedkin.training.method_settings import MethodSettings
 
 from fedkin.flower.jobs.study import flower_engine
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory
-from fedkin.training.method_settings import MethodSettings
 
 NAMES = ("minority-1", "majority-1", "majority-2")
 
@@ -22,7 +22,7 @@ JOIN = {
     "model": "logistic",
     "task": "classification",
     "classes": 10,
-    "l2": -1.0,
+    "l2": 1e-3,
     "preprocessing": "",
 }
 """A request to join that a node of digits accepts."""
@@ -71,8 +71,8 @@ def config(case, model="logistic", steps=2, **more):
     )
 
 
-def engine(post):
-    return partial(flower_engine, post, wait=10.0)
+def engine(messenger):
+    return partial(flower_engine, messenger, wait=10.0)
 
 
 def outcome(parent, run):

@@ -257,7 +257,7 @@ REFUSED = {
     ),
     "no solver": (
         lambda: fedkin.Bilevel(solver=42),  # pyright: ignore
-        r"solver must be the name of a solver \(svrg, cg, neumann.*\) or a solver such as",
+        r"solver must be the name of a solver \(cg, svrg, neumann.*\) or a solver such as",
     ),
     "unknown solver": (lambda: fedkin.Bilevel(solver="newman"), "did you mean neumann"),  # pyright: ignore
     "unknown preset": (lambda: fedkin.FedAvg(preset="papr"), "preset='papr' is unknown; did you"),  # pyright: ignore

@@ -8,7 +8,7 @@ import pytest
 import fedkin
 from federations import classification_nodes, problem
 from fedkin.compilation import COMPILED
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.methods.bilevel.hypergradient import (
     ConjugateGradients,
@@ -116,7 +116,7 @@ def test_other_nodes_that_count_need_no_other_code():
 
 def test_the_digits_of_the_demo():
     """In single precision, too, all iterates agree to rounding."""
-    data = sample_federation(load_images("digits"), paper_setting("digits", 2), "minority", 0)
+    data = sample_federation(load_images("digits"), paper_scenario("digits", 2), "minority", 0)
     some, everyone = (
         fedkin.fit(data.nodes, data.validation, classes=10, ask_all=each) for each in (False, True)
     )

@@ -145,8 +145,8 @@ def test_vmap_and_jit_give_the_same():
         ([0.5, 0.5], float("nan"), "between 1/2"),
         ([0.5, float("nan")], 1.0, "NaN or infinite"),
         ([0.5, float("inf")], 1.0, "NaN or infinite"),
-        ([], 1.0, "at least one number"),
-        ([[0.5], [0.5]], 1.0, "at least one number"),
+        ([], 1.0, "must be a non-empty vector"),
+        ([[0.5], [0.5]], 1.0, "must be a non-empty vector"),
     ],
 )
 def test_bad_input_is_refused(point, cap, message):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, find_browser
-from stores import invent_study, study
 
 from fedkin.report import html
 from fedkin.report.reading import read_record
+from stores import invent_study, study
 
 EVIL = "<script>alert(1)</script>"
 WIDTHS = (400, 1000, 1600)
@@ -204,12 +204,12 @@ def test_at_1000_pixels_the_table_fits_and_the_answer_leaves_no_hole(browser, pa
     assert browser.run(
         "(t => t.scrollWidth <= t.clientWidth)(document.querySelector('#accuracy').parentElement)"
     )
-    whom, brings, costs = browser.run(
+    weights, gain, costs = browser.run(
         "[...document.querySelectorAll('.answer article')].map(a => a.getBoundingClientRect())"
         ".map(b => [b.left, b.top])"
     )
-    assert brings[0] == costs[0] > whom[0]
-    assert brings[1] == whom[1]
+    assert gain[0] == costs[0] > weights[0]
+    assert gain[1] == weights[1]
 
 
 def test_it_is_all_there_without_script(browser, pages, tmp_path):

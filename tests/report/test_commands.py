@@ -6,11 +6,12 @@ import sys
 
 import pandas as pd
 import pytest
-from stores import invent_run, invent_study, study
 
 from fedkin.cli import app as cli
 from fedkin.cli import demo as demo_command
+from fedkin.errors import FedkinError
 from fedkin.studies.store import Store
+from stores import invent_run, invent_study, study
 
 EVIL = "<script>alert(1)</script>"
 
@@ -74,9 +75,9 @@ def test_report_of_a_partial_study_names_what_is_missing(fedkin, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere"], "nowhere is not there"),
+        (["nowhere"], "nowhere does not exist"),
         (["file.csv"], "file.csv is a file"),
-        (["."], "holds no results"),
+        (["."], "has no results"),
         (["damaged"], "damaged"),
         (["empty"], "no finished run"),
         (["good", "--out", "file.csv"], "cannot make file.csv"),
@@ -130,21 +131,21 @@ def test_a_study_ends_with_table_bars_and_report(fedkin, tmp_path):
 
 
 def test_the_demo_replaces_only_its_own_runs(tmp_path, monkeypatch):
-    """What `_make_way` removes decides whether somebody loses work."""
+    """What `_remove_earlier_demo` removes decides whether somebody loses work."""
     earlier = Store(tmp_path / "demo")
     earlier.open(resume=False)
     earlier.write_study(demo_command._study(3))
     (earlier.runs / "run").mkdir()
     (earlier.path / "notes.txt").write_text("mine")
-    demo_command._make_way(earlier.path)
+    demo_command._remove_earlier_demo(earlier.path)
     assert not (earlier.runs / "run").exists()
     assert (earlier.path / "notes.txt").exists()
     other = Store(tmp_path / "other")
     other.open(resume=False)
     other.write_study(study())
     (other.runs / "run").mkdir()
-    with pytest.raises(cli.FedkinError, match="a study of yours"):
-        demo_command._make_way(other.path)
+    with pytest.raises(FedkinError, match="a study of yours"):
+        demo_command._remove_earlier_demo(other.path)
     assert (other.runs / "run").exists()
 
 

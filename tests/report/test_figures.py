@@ -11,13 +11,17 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 from scipy import stats
-from stores import invent_run, invent_study, study
 
+from fedkin.methods.registry import METHODS
 from fedkin.report import charts, curves, figures, html
 from fedkin.report.reading import read_record
-from fedkin.report.style import GROUP_COLORS, LOOKS, OTHER
+from fedkin.report.style import GROUP_COLORS, palette
+from fedkin.report.style import appearance as appearance_of
 from fedkin.studies.store import Store
+from stores import invent_run, invent_study, study
 
+APPEARANCES = {name: appearance_of(name) for name in METHODS.names()}
+OTHER = appearance_of("not installed")
 SEEDS = [0, 1, 2, 3]
 
 
@@ -60,7 +64,7 @@ def test_curves_show_mean_and_confidence_interval_over_seeds(path, drawn):
         (shade,) = [
             shade
             for shade in figure.axes[0].collections
-            if to_hex(shade.get_facecolor()[0]) == LOOKS[method].color.lower()
+            if to_hex(shade.get_facecolor()[0]) == APPEARANCES[method].color.lower()
         ]
         corners = shade.get_paths()[0].vertices
         assert corners[:, 1].min() == pytest.approx(low.min())
@@ -298,10 +302,10 @@ def test_two_targets_give_two_figures(tmp_path):
 
 
 def test_methods_differ_in_color_dashes_and_marker():
-    looks = [*LOOKS.values(), OTHER]
-    for trait in ("number", "color", "dashes", "marker"):
-        assert len({getattr(look, trait) for look in looks}) == len(looks)
-    assert not {look.color for look in looks} & set(GROUP_COLORS.values())
+    appearances = [*APPEARANCES.values(), OTHER]
+    for trait in ("name", "color", "dashes", "marker"):
+        assert len({getattr(appearance, trait) for appearance in appearances}) == len(appearances)
+    assert not {appearance.color for appearance in appearances} & set(GROUP_COLORS.values())
 
 
 def linear(color) -> np.ndarray:
@@ -346,7 +350,10 @@ SIGHT = {
 
 @pytest.mark.parametrize("sight", SIGHT)
 def test_colors_stay_apart_for_all_kinds_of_sight(sight):
-    for colors in [look.color for look in (*LOOKS.values(), OTHER)], set(GROUP_COLORS.values()):
+    for colors in (
+        [appearance.color for appearance in (*APPEARANCES.values(), OTHER)],
+        set(GROUP_COLORS.values()),
+    ):
         for one, two in itertools.combinations(colors, 2):
             seen = [lightness_and_hue(np.array(SIGHT[sight]) @ linear(c)) for c in (one, two)]
             assert np.linalg.norm(seen[0] - seen[1]) > 15, (one, two)
@@ -354,17 +361,23 @@ def test_colors_stay_apart_for_all_kinds_of_sight(sight):
 
 def test_thin_lines_have_contrast_on_paper_and_page():
     """3:1 is what the accessibility guidelines ask of graphics; the page has the same colors."""
-    for color in [*(look.color for look in (*LOOKS.values(), OTHER)), *GROUP_COLORS.values()]:
+    for color in [
+        *(appearance.color for appearance in (*APPEARANCES.values(), OTHER)),
+        *GROUP_COLORS.values(),
+    ]:
         assert contrast(color, "white") >= 3, color
     style = resources.files("fedkin.report").joinpath("templates", "report.css").read_text()
     light, dark = (
         dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", rules))
         for rules in style.split("prefers-color-scheme: dark", 1)
     )
-    for name in [*(f"method-{number}" for number in range(6)), *GROUP_COLORS]:
+    for name in GROUP_COLORS:
         assert contrast(dark[name], dark["surface"]) >= 3, name
-    for look in (*LOOKS.values(), OTHER):
-        assert light[f"method-{look.number}"] == look.color.lower()
+    colors = palette([*APPEARANCES.values(), OTHER])
+    for appearance in (*APPEARANCES.values(), OTHER):
+        assert contrast(appearance.dark_color, dark["surface"]) >= 3, appearance.name
+        for color in (appearance.color, appearance.dark_color):
+            assert f"--method-{appearance.name}: {color.lower()};" in colors
     assert {name: light[name].upper() for name in GROUP_COLORS} == GROUP_COLORS
 
 

@@ -7,13 +7,14 @@ import time
 from html.parser import HTMLParser
 
 import pytest
-from stores import accuracies_on_disk, invent_run, invent_study, node_names, study
 
+from fedkin.methods.registry import METHODS as KNOWN_METHODS
 from fedkin.report import figures, html
 from fedkin.report.reading import read_record
-from fedkin.report.style import METHODS
 from fedkin.studies.store import Store
+from stores import accuracies_on_disk, fail_run, invent_run, invent_study, node_names, study
 
+METHODS = {method.name: method.title for method in KNOWN_METHODS.all()}
 EVIL = "<script>alert(1)</script>"
 
 
@@ -43,8 +44,7 @@ def test_names_from_outside_stay_text(tmp_path):
     for run in config.runs():
         names = [EVIL, '" onload="alert(2)', "$x_1$ & {{ 7*7 }}", *node_names(run)[3:]]
         run_directory = invent_run(store, run, names=names, warnings=[f"node {EVIL} was dropped"])
-    (run_directory.path / "finished.json").unlink()
-    run_directory.log(f"failed: {EVIL}")
+    fail_run(run_directory, EVIL)
     page = html.render(read_record(store.path))
     tags = Tags(page)
     assert tags.count("script") == 1
@@ -78,7 +78,7 @@ def test_the_page_opens_with_the_answer_and_has_every_part(tmp_path):
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", page)
     assert headings == [
         "Whom to learn with",
-        "What it brings",
+        "What you gain",
         "What it costs",
         "Figures",
         "Test accuracy",
@@ -87,7 +87,6 @@ def test_the_page_opens_with_the_answer_and_has_every_part(tmp_path):
         "What happened",
     ]
     assert "node 3 was dropped" in page
-    assert "paper 0.858" in page
 
 
 def test_a_partial_study_says_so_first(tmp_path):
@@ -100,6 +99,10 @@ def test_a_partial_study_says_so_first(tmp_path):
     page = html.render(read_record(store.path))
     assert page.index("This study is not complete") < page.index("Whom to learn with")
     assert "1 of 4 runs are missing" in page
+    # An unknown aria attribute is ignored without a word: the section would have no name.
+    tags = Tags(page).found
+    named = {name for _, attributes in tags for name in attributes if name.startswith("aria-")}
+    assert named == {"aria-hidden", "aria-label", "aria-labelledby"}
 
 
 @pytest.mark.parametrize(
@@ -117,8 +120,8 @@ def test_any_selection_of_methods_gives_a_page(tmp_path, methods):
     chosen = "bilevel" if "bilevel" in methods else max(methods, key=lambda name: means[name])
     assert f"{METHODS[chosen]} reaches a test accuracy of {means[chosen]:.3f}" in told
     assert f"A run of {METHODS[chosen]} takes" in told
-    assert ("no other method" in told) == (len(methods) == 1)
-    assert ("No method here has learned weights" in told) == ("bilevel" not in methods)
+    assert ("No other method" in told) == (len(methods) == 1)
+    assert ("No method here learned weights" in told) == ("bilevel" not in methods)
     if len(methods) > 1:
         second = max(set(methods) - {chosen}, key=lambda name: means[name])
         assert f"the best alternative, {METHODS[second]}, {means[second]:.3f}" in told
@@ -131,7 +134,7 @@ def test_several_cells_without_learned_weights_are_compared_too(tmp_path):
     told = "".join(Tags(html.render(read_record(tmp_path / "out"))).text)
     assert "Ditto has the best mean test accuracy in 2 of 2 cells" in told
     assert "A run of Ditto takes" in told
-    assert "accuracy of Ditto less that of" in told
+    assert "accuracy of Ditto minus that of" in told
 
 
 def test_means_and_difference_are_of_the_same_seeds(tmp_path):
@@ -152,9 +155,7 @@ def test_means_and_difference_are_of_the_same_seeds(tmp_path):
         for method in ("bilevel", "ditto")
     )
     told = "".join(Tags(page).text)
-    assert (
-        f"On the seeds that both have (2), Bi-level reaches a test accuracy of {first:.3f}" in told
-    )
+    assert f"On the 2 seeds that both have, Bi-level reaches a test accuracy of {first:.3f}" in told
     assert f"Ditto, {second:.3f}" in told
     assert f"The difference is +{first - second:.3f}" in told
     assert "2 to 4 seeds" in told
@@ -183,9 +184,6 @@ def test_the_table_of_the_page_is_what_the_files_say(tmp_path):
             shown = f"{mean:.3f} ± {spread:.3f}"
             assert (f"<strong>{shown}</strong>" in place) == (method == best)
             assert shown in place
-            paper, difference = re.search(r"paper ([0-9.]+) <span>\(([^)]*)\)", place).groups()
-            difference = float(difference.replace("−", "-"))
-            assert difference == pytest.approx(mean - float(paper), abs=1.01e-3)  # both rounded
 
 
 def test_the_bars_of_the_page_are_the_weights_of_the_results(tmp_path):

@@ -6,15 +6,16 @@ import io
 import json
 import math
 import statistics
+from dataclasses import replace
 
 import pytest
-from stores import accuracies_on_disk, invent_run, invent_study, study
 
 from fedkin.errors import InputError
-from fedkin.report import answer, tables
+from fedkin.report import findings, html, tables
 from fedkin.report.reading import read_record
 from fedkin.studies.config import with_settings
 from fedkin.studies.store import Store
+from stores import accuracies_on_disk, fail_run, invent_run, invent_study, study
 
 
 def test_the_table_is_what_the_files_say(tmp_path):
@@ -55,40 +56,48 @@ def test_every_form_of_the_table_shows_the_same_numbers(tmp_path):
     assert columns == {7}
 
 
-def test_the_papers_values_stand_beside_ours(tmp_path):
-    """Four of the paper's 160 figures, typed off its table."""
-    values = tables.paper_values()
-    assert len(values) == 160
-    invent_study(tmp_path / "out", study(dataset=["mnist", "cifar10"], setting=[2, 4], seed=[0, 1]))
-    record = read_record(tmp_path / "out")
-    rows = {
-        (row.dataset, row.setting, row.method): row for row in tables.summary(record).itertuples()
-    }
-    for key, paper in {
-        ("mnist", "2", "Bi-level"): 0.8580,
-        ("mnist", "4", "Local-train"): 0.7645,
-        ("cifar10", "2", "FedAvg"): 0.2870,
-        ("cifar10", "4", "pFedMe"): 0.4548,
-    }.items():
-        assert rows[key].paper == paper
-        assert rows[key].difference == pytest.approx(rows[key].accuracy - paper)
-    assert any("JPEG" in note for note in tables.notes(record))
+class Published:
+    """A table of published results with one cell."""
+
+    def value(self, cell, method, runs):
+        found = (cell.setting, method) == ("2", "fedavg") and len(list(runs)) == 2
+        return (0.5, 0.25) if found else None
+
+    def notes(self, record):
+        return [f"Published with {len(record.cells)} cells."]
 
 
-def test_what_is_not_the_papers_experiment_is_not_set_beside_it(tmp_path):
-    for number, changes in enumerate(
+def test_published_results_stand_next_to_ours_where_there_are_any(tmp_path):
+    invent_study(tmp_path / "out", study(setting=[1, 2], seed=[0, 1]))
+    alone = read_record(tmp_path / "out")
+    record = replace(alone, paper=Published())
+    table = tables.summary(record)
+    (row,) = [row for row in table.itertuples() if not math.isnan(row.paper)]
+    assert (row.setting, row.method, row.paper, row.paper_spread) == ("2", "FedAvg", 0.5, 0.25)
+    assert row.difference == row.accuracy - 0.5
+    shown = f"(paper 0.500, {tables.signed(row.difference)})"
+    assert tables.to_markdown(table).count(shown) == 1
+    assert tables.notes(record)[-1] == "Published with 2 cells."
+    assert html.render(record).count("<small>paper 0.500") == 1
+    for write in tables.WRITERS.values():
+        assert "paper" not in write(tables.summary(alone))
+    assert "<small>paper" not in html.render(alone)
+
+
+def test_images_that_were_encoded_again_are_noted(tmp_path):
+    for number, (dataset, origin, noted) in enumerate(
         (
-            {"dataset": "tiny-imagenet32"},
-            {"model": "logistic"},
-            {"majority_nodes": 4},
-            {"train_size": 100},
+            ("cifar10", "cifar10", False),
+            ("cifar10", "cifar10-jpeg", True),
+            ("cifar10", None, True),
+            ("cifar10-jpeg", None, True),
+            ("mnist", None, False),
         )
     ):
-        path = tmp_path / str(number)
-        invent_study(path, study(seed=[0], method=["bilevel", "fedavg"], **changes))
-        assert tables.summary(read_record(path)).paper.isna().all(), changes
-    notes = tables.notes(read_record(tmp_path / "0"))
-    assert any("is not the paper's DS-ImageNet" in note for note in notes)
+        config = study(dataset=dataset, method="fedavg", seed=[0])
+        invent_study(tmp_path / str(number), config, origin=origin)
+        notes = tables.notes(read_record(tmp_path / str(number)))
+        assert any("JPEG" in note for note in notes) == noted, (dataset, origin)
 
 
 def test_one_seed_has_no_deviation(tmp_path):
@@ -98,7 +107,7 @@ def test_one_seed_has_no_deviation(tmp_path):
     assert table.deviation.isna().all()
     assert "±" not in tables.to_markdown(table)
     assert "nan" not in tables.to_markdown(table) + tables.to_latex(table)
-    assert "from one seed" in answer.brings(record, "Bi-level")
+    assert "from one seed" in findings.accuracy_sentence(record, "Bi-level")
 
 
 def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
@@ -107,9 +116,9 @@ def test_variants_of_a_method_are_told_apart_not_averaged(tmp_path):
     record = read_record(tmp_path / "out")
     assert set(record.labels) == {"Bi-level (solver svrg)", "Bi-level (solver cg)"}
     assert list(tables.summary(record).seeds) == [2, 2]
-    looks = [record.look(label) for label in record.labels]
-    assert looks[0].color == looks[1].color
-    assert looks[0].dashes != looks[1].dashes
+    appearances = [record.appearance(label) for label in record.labels]
+    assert appearances[0].color == appearances[1].color
+    assert appearances[0].dashes != appearances[1].dashes
 
 
 def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
@@ -125,14 +134,23 @@ def test_a_partial_study_says_what_is_missing_and_reports_the_rest(tmp_path):
     stopped = invent_run(store, runs[5])
     (stopped.path / "finished.json").unlink()
     failed = invent_run(store, runs[6])
-    (failed.path / "finished.json").unlink()
-    failed.log("failed: training diverged")
+    fail_run(failed, "training diverged")
     record = read_record(store.path)
     assert len(record.runs) == 4
     reasons = [each.reason for each in record.missing]
     assert len(reasons) == 4
     for reason, word in zip(reasons, ("damaged", "step 20", "diverged", "not begun"), strict=True):
         assert word in reason
+
+
+def test_the_log_of_an_earlier_version_does_no_harm(tmp_path):
+    config = study(seed=[0, 1], method=["fedavg"])
+    store = invent_study(tmp_path / "out", config)
+    path = store.runs / config.runs()[1].directory
+    (path / "finished.json").unlink()
+    (path / "events.jsonl").rename(path / "log.txt")
+    (missing,) = read_record(store.path).missing
+    assert missing.reason == "begun"
 
 
 def test_tuned_runs_are_not_missed_under_the_names_they_would_have_without_tuning(tmp_path):
@@ -163,8 +181,7 @@ def test_a_tuned_study_says_why_runs_are_missing(tmp_path):
         invent_run(store, with_settings(run, {"learning_rate": 0.01})) for run in config.runs()[:3]
     ]
     (made[1].path / "weights.json").write_text("{}")
-    (made[2].path / "finished.json").unlink()
-    made[2].log("failed: training diverged")
+    fail_run(made[2], "training diverged")
     missing = {each.seed: each.reason for each in read_record(store.path).missing}
     assert "damaged" in missing[1]
     assert missing[2] == "failed: training diverged"
@@ -184,7 +201,6 @@ def test_a_setting_whose_file_is_gone_leaves_only_a_doubt(tmp_path):
     record = read_record(store.path)
     assert record.cells[0].setting == "mine"
     assert "mine.toml" in record.doubt
-    assert tables.summary(record).paper.isna().all()
 
 
 def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):
@@ -202,14 +218,14 @@ def test_an_edited_run_is_missing_and_the_rest_is_reported(tmp_path):
 
 
 def test_places_without_results_are_refused(tmp_path):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         read_record(tmp_path / "none")
-    with pytest.raises(InputError, match="holds no results"):
+    with pytest.raises(InputError, match="has no results"):
         read_record(tmp_path)
     empty = Store(tmp_path / "out")
     empty.open(resume=False)
     empty.write_study(study())
-    with pytest.raises(InputError, match="holds no finished run"):
+    with pytest.raises(InputError, match="has no finished run"):
         read_record(tmp_path / "out")
 
 
@@ -231,7 +247,7 @@ def test_the_answer_is_computed_seed_by_seed(tmp_path):
         config = json.loads((run / "config.json").read_text())["config"]
         accuracy = json.loads((run / "finished.json").read_text())["test_accuracy"]
         truth[config["method"], config["seed"]] = accuracy
-    (gain,) = [gain for gain in answer.gains(record, "Bi-level") if gain.label == "FedAvg"]
+    (gain,) = [gain for gain in findings.gains(record, "Bi-level") if gain.label == "FedAvg"]
     differences = [truth["bilevel", seed] - truth["fedavg", seed] for seed in range(4)]
     assert float(gain.differences[0]) == pytest.approx(statistics.mean(differences))
     # Student's t for three degrees of freedom, from a printed table.
@@ -243,5 +259,5 @@ def test_the_answer_is_computed_seed_by_seed(tmp_path):
         if "bilevel" in run.name
         for weights in [json.loads((run / "weights.json").read_text())]
     ]
-    assert answer.shares(record, "Bi-level")[0].share == pytest.approx(statistics.mean(share))
-    assert f"{statistics.mean(share):.1%}" in answer.whom(record, "Bi-level")
+    assert findings.shares(record, "Bi-level")[0].share == pytest.approx(statistics.mean(share))
+    assert f"{statistics.mean(share):.1%}" in findings.weights_sentence(record, "Bi-level")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fedkin.events import EVENTS_FILE
+from fedkin.events import EventReader, StepDone
 from fedkin.methods.registry import PAPER_METHODS
 from fedkin.studies.cell import do_run
 from fedkin.studies.config import load_study
@@ -41,9 +41,8 @@ def start(study, out, *options):
     )
 
 
-def steps_reported(directory):
-    events = directory.path / EVENTS_FILE
-    return events.read_text().count('"event": "step"') if events.exists() else 0
+def steps_done(directory):
+    return sum(isinstance(event, StepDone) for event in EventReader(directory.events).new())
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +65,12 @@ def test_a_study_killed_at_random_moments_ends_with_the_same_bits(whole, number,
     out, options = tmp_path / "killed", []
     for run in runs:
         directory = RunDirectory(out / "runs", run)
-        steps = steps_reported(RunDirectory(expected, run))
+        steps = steps_done(RunDirectory(expected, run))
         # Anywhere from before the first step to while the results are written.
         last_step = generator.randrange(steps + 1)
         process = start(study, out, *options)
         while process.poll() is None and (
-            not directory.path.exists() or steps_reported(directory) < last_step
+            not directory.path.exists() or steps_done(directory) < last_step
         ):
             time.sleep(0.002)
         time.sleep(generator.random() * 0.05)

@@ -115,14 +115,14 @@ def test_a_study_is_gone_on_with_only_when_asked(store, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").touch()
-    with pytest.raises(fedkin.InputError, match="holds other files"):
+    with pytest.raises(fedkin.InputError, match="has other files"):
         Store(other).open(resume=True)
 
 
 def test_places_that_hold_no_study_are_refused(tmp_path):
     with pytest.raises(fedkin.InputError, match="there is no directory"):
         fedkin.results(tmp_path / "none")
-    with pytest.raises(fedkin.InputError, match="holds no study"):
+    with pytest.raises(fedkin.InputError, match="has no study"):
         fedkin.results(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(fedkin.InputError, match="cannot write"):

@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 import fedkin
 from fedkin.cli.app import app
+from fedkin.events import EventReader, StepDone
 from fedkin.studies.config import check_study
-from fedkin.studies.store import Store
+from fedkin.studies.follower import StudyFollower
+from fedkin.studies.store import RunDirectory, Store
 from fedkin.studies.study import carry_out
 from run_files import files
 
@@ -18,13 +20,13 @@ class Silent:
     """A display that only remembers."""
 
     def __init__(self):
-        self.phases, self.ended = [], []
+        self.phases, self.events, self.ended = [], [], []
 
     def begin(self, phase, total, finished):
         self.phases.append((phase, total, finished))
 
-    def report(self, report):
-        assert report.step >= 1
+    def event(self, event):
+        self.events.append(event)
 
     def done(self, run, error):
         self.ended.append((run, error))
@@ -135,6 +137,71 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     assert len(pd.read_csv(tmp_path / "out" / "index.csv")) == 2
 
 
+def events_of(directory, run):
+    return EventReader(RunDirectory(directory / "runs", run).events).new()
+
+
+def test_every_run_reports_its_start_its_steps_and_its_end(tmp_path):
+    made = study(method=["bilevel", "local"])
+    display = Silent()
+    carry_out(made, tmp_path / "out", resume=False, jobs=1, display=display)
+    on_disk = [event for run in made.runs() for event in events_of(tmp_path / "out", run)]
+    assert display.events == on_disk
+    assert [event.kind for event in on_disk] == ["started", "step", "step", "finished"] * 2
+    started, first, *_ = on_disk
+    assert started.method == "bilevel"
+    assert len(started.nodes) == len(first.weights) == 15
+    history = fedkin.results(tmp_path / "out")
+    steps = [event for event in on_disk if isinstance(event, StepDone)]
+    assert [event.validation_loss for event in steps] == history.validation_loss.tolist()
+    assert [event.synchronizations for event in steps] == history.synchronizations.tolist()
+    assert [event.bytes_up for event in steps] == history.bytes_up.tolist()
+
+
+def test_a_fault_of_fedkin_is_kept_with_its_traceback(tmp_path, monkeypatch):
+    def fault(*_, **__):
+        raise ZeroDivisionError("by zero")
+
+    made = study(method="local")
+    monkeypatch.setattr("fedkin.studies.cell.draw_problem", fault)
+    outcome = carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
+    (reason,) = outcome.failed.values()
+    assert reason.startswith("ZeroDivisionError: by zero (a fault in fedkin; ")
+    (failed,) = events_of(tmp_path / "out", made.runs()[0])
+    assert "in fault" in failed.traceback
+    assert failed.reason == "ZeroDivisionError: by zero"
+
+
+def test_a_study_of_another_process_is_followed_by_its_events(tmp_path):
+    made = study(method=["fedavg", "local"], settings={"learning_rate": [1e30, 0.05]})
+    out = tmp_path / "out"
+    carry_out(made, out, resume=False, jobs=1, display=Silent())
+    before = Silent()
+    follower = StudyFollower(out, 4, before)
+    follower.poll()
+    assert before.phases == [("running", 4, 2)]
+    assert before.events == []  # of an earlier attempt
+    carry_out(made, out, resume=True, jobs=1, display=Silent())
+    outcome = follower.outcome()
+    assert [event.kind for event in before.events if event.kind != "started"] == ["failed"] * 2
+    assert {run for run, _ in before.ended} == set(outcome.failed)
+    assert outcome.finished == 2
+    assert all("too large" in reason for reason in outcome.failed.values())
+
+
+def test_trials_of_a_followed_study_are_shown_but_do_not_count_as_runs(tmp_path):
+    made = study(method="fedavg", tune={"fedavg": {"learning_rate": [1e30, 0.05]}})
+    display = Silent()
+    follower = StudyFollower(tmp_path / "out", 1, display)
+    follower.poll()  # before there is a directory
+    carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
+    outcome = follower.outcome()
+    assert len(display.ended) == outcome.finished == 1
+    assert len({event.run for event in display.events}) == 3
+    assert outcome.failed == {}
+    assert len(outcome.failed_trials) == 1
+
+
 def test_a_cell_whose_trials_all_fail_does_not_stop_the_others(tmp_path):
     made = study(method=["fedavg", "local"], tune={"fedavg": {"learning_rate": [1e30, 2e30]}})
     outcome = carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
@@ -158,8 +225,13 @@ def test_what_was_chosen_for_open_parameters_is_kept(tmp_path):
 def test_two_processes_give_the_bits_of_one_and_a_study_is_worked_on_once(tmp_path):
     made = study(method=["bilevel", "fedavg", "ditto"], seed=[0, 1], steps=3)
     for jobs in (1, 2):
-        outcome = carry_out(made, tmp_path / str(jobs), resume=False, jobs=jobs, display=Silent())
+        display = Silent()
+        outcome = carry_out(made, tmp_path / str(jobs), resume=False, jobs=jobs, display=display)
         assert (outcome.finished, outcome.failed) == (6, {})
+        for run in made.runs():
+            shown = [event for event in display.events if event.run == run.directory]
+            assert shown == events_of(tmp_path / str(jobs), run)
+            assert [event.kind for event in shown] == ["started", *["step"] * 3, "finished"]
     for run in made.runs():
         assert files(tmp_path / "1" / "runs", run) == files(tmp_path / "2" / "runs", run)
     store = Store(tmp_path / "1")
@@ -205,16 +277,20 @@ def test_reproduce_runs_the_papers_cells(tmp_path):
 
 
 BAD = {
-    "unknown method": (["--method", "fedprox"], "method"),
-    "unknown target": (["--target", "both"], "target"),
-    "unknown solver": (["--solver", "lu"], "solver='lu' is unknown"),
+    "unknown method": (["--method", "fedprox"], "--method: 'fedprox' is unknown"),
+    "unknown target": (
+        ["--target", "both"],
+        "--target: 'both' is unknown; choose minority or majority",
+    ),
+    "unknown solver": (["--solver", "lu"], "--solver: 'lu' is unknown; choose cg, svrg or neumann"),
     "rate": (["--learning-rate", "-1"], "positive"),
     "setting": (["--setting", "7"], "--setting"),
     "data set": (["--dataset", "fashion_mnist"], "did you mean"),
     "near method": (["--method", "bi-level"], "did you mean bilevel"),
     "pull": (["--learning-rate", "0.3", "--method", "pfedme"], "must be below 1"),
     "nothing to tune": (["--tune", "--method", "fedavg"], "nothing to tune"),
-    "tuned rate": (["--tune", "--learning-rate", "0.05"], "--learning-rate is of no use"),
+    "tuned rate": (["--tune", "--learning-rate", "0.05"], "--learning-rate has no effect"),
+    "solver of no method": (["--method", "local", "--solver", "svrg"], "--solver is for bilevel"),
 }
 
 

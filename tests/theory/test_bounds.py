@@ -54,7 +54,7 @@ def test_corollaries_by_hand():
     # Jb²(ν + J + log 1/δ)/n_train = 2·¼·6/480 = 1/160.
     assert bounds.corollary_2(BY_HAND) == pytest.approx(160**-0.5 + 3 * (16**-0.25 + 32**-0.125))
     assert not bounds.corollaries_apply(BY_HAND)
-    assert bounds.corollaries_apply(BY_HAND.but(valid=1e9, train=1e16, lipschitz=1.0))
+    assert bounds.corollaries_apply(BY_HAND.replace(valid=1e9, train=1e16, lipschitz=1.0))
 
 
 def test_propositions_by_hand():
@@ -66,19 +66,19 @@ def test_propositions_by_hand():
 
 def test_limits():
     # Infinitely much data: nothing is left of any bound but equal weights' bias.
-    endless = BY_HAND.but(valid=1e40, train=1e80)
+    endless = BY_HAND.replace(valid=1e40, train=1e80)
     for bound in (bounds.theorem_1, bounds.corollary_1, bounds.corollary_2):
         assert bound(endless) < 1e-8
     assert bounds.theorem_2(endless).total < 1e-7
     assert bounds.local_training(endless) < 1e-15
     assert bounds.equal_weights(endless) == pytest.approx(2 * math.sqrt(4) / 6 * 3)
     # Only similar nodes and equal weights: the two bounds have the same sampling term, up to the 2.
-    alike = BY_HAND.but(similar=6, cap=1 / 6, distance=0.0)
+    alike = BY_HAND.replace(similar=6, cap=1 / 6, distance=0.0)
     assert bounds.equal_weights(alike) == pytest.approx(2 * bounds.theorem_2(alike).sampling)
     # A perfect ε leaves the sampling of b²J nodes.
     assert bounds.effective_points(BY_HAND, 0.0) == pytest.approx(480 / 0.5)
     # r = 1: ε is Theorem 1's bound.
-    assert bounds.weight_distance(BY_HAND.but(error_bound_power=1.0)) == pytest.approx(
+    assert bounds.weight_distance(BY_HAND.replace(error_bound_power=1.0)) == pytest.approx(
         bounds.theorem_1(BY_HAND)
     )
 
@@ -120,11 +120,11 @@ def test_more_data_never_hurt_and_distance_never_helps(situation):
     for bound in every:
         here = bound(situation)
         assert here > 0
-        assert bound(situation.but(valid=2 * situation.valid)) <= here * (1 + 1e-12)
-        assert bound(situation.but(train=2 * situation.train)) <= here * (1 + 1e-12)
-        assert bound(situation.but(distance=situation.distance + 1)) >= here * (1 - 1e-12)
-        assert bound(situation.but(failure=0.01)) >= here * (1 - 1e-12)
-        assert bound(situation.but(covering=situation.covering + 1)) >= here * (1 - 1e-12)
+        assert bound(situation.replace(valid=2 * situation.valid)) <= here * (1 + 1e-12)
+        assert bound(situation.replace(train=2 * situation.train)) <= here * (1 + 1e-12)
+        assert bound(situation.replace(distance=situation.distance + 1)) >= here * (1 - 1e-12)
+        assert bound(situation.replace(failure=0.01)) >= here * (1 - 1e-12)
+        assert bound(situation.replace(covering=situation.covering + 1)) >= here * (1 - 1e-12)
 
 
 @given(SITUATIONS, st.floats(1e-3, 1))
@@ -138,7 +138,7 @@ def test_the_first_two_terms_of_theorem_2_merge_as_corollary_2_says(situation, s
     assert bounds.corollaries_apply(situation, weight_constant=weight_constant)
     assert not bounds.corollaries_apply(situation, weight_constant=1.01 * weight_constant / share)
     terms = bounds.theorem_2(situation, weight_constant=weight_constant)
-    first = bounds.corollary_2(situation.but(distance=0.0))
+    first = bounds.corollary_2(situation.replace(distance=0.0))
     assert terms.sampling <= math.sqrt(2) * first * (1 + 1e-9)
     assert terms.choice <= math.sqrt(2) * first * (1 + 1e-9)
     # And they are no other terms: at a vanishing ε the first is Corollary 2's, and the second none.
@@ -160,7 +160,7 @@ def test_every_term_alone(situation):
     validation = (nu + log) / situation.valid
     training = k * b**2 * (nu + k + log) / situation.train
     # A distance of 10³⁰⁰: what multiplies G.
-    far = situation.but(distance=HUGE)
+    far = situation.replace(distance=HUGE)
     error = validation ** (0.5 / r) + training ** (0.25 / r)
     assert bounds.theorem_2(far).total / HUGE == pytest.approx(2 * error)
     assert bounds.corollary_2(far) / HUGE == pytest.approx(error)
@@ -169,10 +169,10 @@ def test_every_term_alone(situation):
     )
     assert bounds.equal_weights(far) / HUGE == pytest.approx(2 * math.sqrt(k - j) / k)
     # A Lipschitz constant of 10³⁰⁰: the training term. No training error: the validation term.
-    steep = situation.but(lipschitz=HUGE)
+    steep = situation.replace(lipschitz=HUGE)
     assert bounds.theorem_1(steep) / HUGE == pytest.approx(training**0.25)
     assert bounds.weight_distance(steep) / HUGE ** (1 / r) == pytest.approx(training ** (0.25 / r))
-    flat = situation.but(lipschitz=0.0)
+    flat = situation.replace(lipschitz=0.0)
     assert bounds.theorem_1(flat) == pytest.approx(math.sqrt(validation))
     assert bounds.weight_distance(flat) == pytest.approx(validation ** (0.5 / r))
 
@@ -184,11 +184,11 @@ def test_border_with_local_training_is_where_the_rates_cross(situation, below):
     rate = situation.valid**-0.5
     assert (border > 0) == (situation.train > situation.valid)
     if border > 0:
-        assert bounds.corollary_1(situation.but(distance=border)) == pytest.approx(rate)
-        assert bounds.corollary_1(situation.but(distance=below * border)) < rate
+        assert bounds.corollary_1(situation.replace(distance=border)) == pytest.approx(rate)
+        assert bounds.corollary_1(situation.replace(distance=below * border)) < rate
     # With endless training data, the paper's condition G = n_valid^−(1/2 − 1/2r).
     power = situation.error_bound_power
-    endless = bounds.border_with_local_training(situation.but(train=1e300))
+    endless = bounds.border_with_local_training(situation.replace(train=1e300))
     assert endless == pytest.approx(situation.valid ** -(0.5 - 0.5 / power), rel=1e-6)
 
 
@@ -205,25 +205,25 @@ def test_equal_weights_have_the_better_bound_for_a_small_distance():
     situation = Situation(valid=1e9, train=1e12, nodes=10, similar=2, cap=0.5)
     border = bounds.border_with_equal_weights(situation)
     assert 0 < border < math.inf
-    sampling = 2 * bounds.corollary_2(situation.but(distance=0.0))
+    sampling = 2 * bounds.corollary_2(situation.replace(distance=0.0))
     for distance, bilevel_is_better in ((border / 2, False), (2 * border, True)):
         bilevel = sampling + 2 * bounds.weight_distance(situation) * distance
-        equal = bounds.equal_weights(situation.but(distance=distance))
+        equal = bounds.equal_weights(situation.replace(distance=distance))
         assert (bilevel < equal) == bilevel_is_better
     # With little data Bi-level's slope in G is the larger, and no G is large enough.
-    assert bounds.border_with_equal_weights(situation.but(valid=10, train=100)) == math.inf
+    assert bounds.border_with_equal_weights(situation.replace(valid=10, train=100)) == math.inf
 
 
 @given(SITUATIONS)
 @settings(deadline=None)
 def test_equal_weights_never_have_the_larger_sampling_term(situation):
-    near = situation.but(distance=0.0)
+    near = situation.replace(distance=0.0)
     assert bounds.equal_weights(near) <= 2 * bounds.corollary_2(near) * (1 + 1e-9)
 
 
 def test_a_cap_that_similar_nodes_cannot_fill_is_refused_where_it_matters():
     """bJ < 1: W* is empty, and all that rests on Assumption 2' says nothing."""
-    narrow = BY_HAND.but(cap=0.25)
+    narrow = BY_HAND.replace(cap=0.25)
     for bound in (
         bounds.theorem_2,
         bounds.weight_distance,
@@ -237,11 +237,11 @@ def test_a_cap_that_similar_nodes_cannot_fill_is_refused_where_it_matters():
         with pytest.raises(InputError, match="bJ"):
             bound(narrow)
         with pytest.raises(InputError, match="bJ"):  # one of several is enough
-            bound(BY_HAND.but(cap=np.array([0.25, 0.5])))
+            bound(BY_HAND.replace(cap=np.array([0.25, 0.5])))
     # The others do not ask for similar nodes. 1/J itself is allowed, whatever its last digit.
     for bound in (bounds.theorem_1, bounds.local_training, bounds.equal_weights):
         assert bound(narrow) > 0
-    assert bounds.corollary_2(BY_HAND.but(similar=3, cap=1 / 3)) > 0
+    assert bounds.corollary_2(BY_HAND.replace(similar=3, cap=1 / 3)) > 0
 
 
 @pytest.mark.parametrize(
@@ -264,4 +264,4 @@ def test_a_cap_that_similar_nodes_cannot_fill_is_refused_where_it_matters():
 )
 def test_impossible_situations_are_refused(wrong, message):
     with pytest.raises(InputError, match=message):
-        BY_HAND.but(**wrong)
+        BY_HAND.replace(**wrong)

@@ -246,7 +246,7 @@ def test_estimates_need_mini_batches_of_one_size():
     nodes, validation = regression_nodes([5, 5], features=2)
     objective = Objective.create(Ridge(l2=0.3), jnp.asarray(nodes[0][0]))
     for wrong in ([[]], [mini_batches(nodes[0], 2)]):
-        with pytest.raises(InputError, match="same size"):
+        with pytest.raises(InputError, match="must have one size"):
             estimate_constants(
                 objective, wrong, batch(validation), jnp.zeros(objective.size), jax.random.key(0)
             )

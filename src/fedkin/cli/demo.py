@@ -3,36 +3,37 @@
 import json as json_format
 import shutil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from fedkin.cli.options import OutOption, SeedOption
 from fedkin.cli.output import JsonOption, notes, print_json, results
-from fedkin.cli.study_display import StudyDisplay
+from fedkin.cli.progress import StudyDisplay
 from fedkin.data.federated import FederatedData
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
+from fedkin.methods.registry import PAPER_METHODS
 from fedkin.studies.config import StudyConfig, check_study
+from fedkin.studies.store import Store
 from fedkin.studies.study import carry_out
 
-METHODS = ("bilevel", "fedavg", "ditto", "pfedme", "local")
 SYNCHRONIZATIONS = 400
-"""The budget of each method: by then Bi-level's accuracy no longer rises."""
+"""The budget of each method: by then the accuracy of Bi-level no longer rises."""
 
 
 def demo(
-    seed: Annotated[
-        int, typer.Option(min=0, help="Decides the data and everything that is drawn.")
-    ] = 0,
-    out: Annotated[Path, typer.Option(help="The directory for the results.")] = Path("fedkin-demo"),
+    seed: SeedOption = 0,
+    out: OutOption = Path("fedkin-demo"),
     json: JsonOption = False,
 ) -> None:
-    """Learn with whom to learn, on handwritten digits: 15 nodes, 5 of them like the owner."""
+    """Learn the weights of 15 nodes with handwritten digits, 5 of which are like the owner's."""
     study = _study(seed)
-    _make_way(out)
+    _remove_earlier_demo(out)
+    Store(out).open(
+        resume=True
+    )  # a directory with other files is refused before anything is printed
     federation = sample_federation(
-        load_images("digits"), paper_setting("digits", 2), "minority", seed
+        load_images("digits"), paper_scenario("digits", 2), "minority", seed
     )
     if not json:
         _introduce(federation)
@@ -40,12 +41,12 @@ def demo(
         outcome = carry_out(study, out, resume=True, jobs=1, display=display)
     if outcome.failed:
         raise InputError(f"a run of the demo failed: {next(iter(outcome.failed.values()))}")
-    # What makes the report takes a moment to load, and is not needed before.
-    from fedkin.cli.endings import print_study, write_report
+    # What draws the report takes a moment to load, and is not needed before.
+    from fedkin.cli.report_summary import print_study, write_report
 
     record, page = write_report(out)
     if json:
-        print_json(_answer(record, seed) | {"report": str(page)})
+        print_json(_answer(record, seed) | {"report": str(page)}, schema="demo/1")
     else:
         print_study(record, page)
 
@@ -54,7 +55,7 @@ def _study(seed: int) -> StudyConfig:
     content = {
         "dataset": "digits",
         "setting": 2,
-        "method": list(METHODS),
+        "method": list(PAPER_METHODS),
         "seed": seed,
         "model": "logistic",
         "synchronizations": SYNCHRONIZATIONS,
@@ -63,28 +64,29 @@ def _study(seed: int) -> StudyConfig:
     return check_study(content, "the demo")
 
 
-def _make_way(out: Path) -> None:
-    """Remove the runs of an earlier demo, so that this one does its work; touch nothing else."""
+def _remove_earlier_demo(out: Path) -> None:
+    """Remove the runs of an earlier demo, so that this one runs; touch nothing else."""
     try:
         earlier = json_format.loads((out / "study.json").read_text(encoding="utf-8"))["study"]
         seeds = earlier["seed"]
-        is_demo = len(seeds) == 1 and earlier == _study(seeds[0]).model_dump(mode="json")
-    except (OSError, ValueError, KeyError, TypeError):
+        expected = _study(seeds[0]).model_dump(mode="json")
+        # Earlier versions ran the methods in another order.
+        earlier["method"], expected["method"] = sorted(earlier["method"]), sorted(PAPER_METHODS)
+        is_demo = len(seeds) == 1 and earlier == expected
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
         return
     if not is_demo:
-        raise InputError(
-            f"{out} holds a study of yours: give the demo another directory with --out"
-        )
+        raise InputError(f"{out} holds a study of yours: choose another directory with --out")
     shutil.rmtree(out / "runs", ignore_errors=True)
 
 
 def _introduce(federation: FederatedData) -> None:
     results.print(
-        f"The owner has {len(federation.validation[1])} labeled images of digits: too few to "
-        f"learn from alone.\n{len(federation.nodes)} nodes offer {len(federation.nodes[0][1])} "
-        f"each, but {federation.similar.count(False)} of them see other digits more often, and "
-        "call 0, 1, 2 and 5 by other names.\nNobody tells the owner which. It learns the weights "
-        "from its own data.\n"
+        f"The owner has {len(federation.validation[1])} labeled images of digits: too few to learn "
+        f"from alone.\n{len(federation.nodes)} nodes have {len(federation.nodes[0][1])} each, but "
+        f"{federation.similar.count(False)} of them differ from the owner: their mix of digits is "
+        "different, and the labels 0, 1, 2 and 5 are swapped.\nThe owner does not know which nodes "
+        "differ. It learns the weights from its own data.\n"
     )
 
 
@@ -107,6 +109,6 @@ def _answer(record: Any, seed: int) -> dict[str, Any]:
                 "warnings": runs[method].outcome["warnings"],
                 "weights": runs[method].weights,
             }
-            for method in METHODS
+            for method in PAPER_METHODS
         },
     }

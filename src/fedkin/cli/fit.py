@@ -1,42 +1,51 @@
-"""`fedkin fit`: one table a node in, the weight of every node and a model out."""
+"""`fedkin fit`: one table per node in, a weight for every node and a model out."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
-import numpy as np
-import pandas as pd
 import typer
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fedkin.cli import result_directory
-from fedkin.cli.fit_tables import TableRequest, gather
-from fedkin.cli.output import JsonOption, notes, print_json, results
-from fedkin.cli.table_options import (
+from fedkin.cli.options import (
+    LABEL,
+    METHOD,
+    METHOD_PANEL,
+    NODE,
+    CategoricalOption,
     ColumnsOption,
+    DropOption,
+    ForceOption,
+    MissingOption,
     NoHeaderOption,
+    OutOption,
+    PositiveOption,
+    SeedOption,
     SeparatorOption,
+    TargetNodeOption,
+    TaskName,
+    TaskOption,
+    TestFractionOption,
+    TestOption,
+    ValidationFractionOption,
+    ValidationOption,
+    refuse_csv_options,
     table_format,
 )
-from fedkin.data import lists
-from fedkin.data.preprocessing import Preprocessing, Quantity
-from fedkin.data.table_federation import Points, TableFederation, federate
+from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
+from fedkin.data import option_text
+from fedkin.data.preprocessing import Quantity
+from fedkin.data.table_federation import TableFederation, federate
+from fedkin.data.table_request import TableRequest, gather, parse_nodes
 from fedkin.errors import InputError
-from fedkin.numerics.scores import classification_scores, regression_scores
+from fedkin.models.named import model_for
 from fedkin.training import fit as api
+from fedkin.training import result_directory
 from fedkin.training.result import Result
 from fedkin.training.runner import Evaluation
-
-Scores: TypeAlias = dict[str, float | int | None]
-
-
-class TaskName(StrEnum):
-    """What the label is."""
-
-    classification = "classification"
-    regression = "regression"
+from fedkin.training.table_result import Scores, score_tables, weights_by_node, write_result
 
 
 class ModelName(StrEnum):
@@ -47,131 +56,60 @@ class ModelName(StrEnum):
     mlp = "mlp"
 
 
-class MethodName(StrEnum):
-    """The methods that give one model."""
-
-    bilevel = "bilevel"
-    fedavg = "fedavg"
-    local = "local"
-    ditto = "ditto"
-    pfedme = "pfedme"
-
-
-COLUMNS_PANEL = "What the columns mean"
-METHOD_PANEL = "Model and method"
-
-
 def fit(
     context: typer.Context,
-    node: Annotated[
-        list[str],
-        typer.Option(
-            metavar="[NAME=]FILE",
-            help="A node's CSV or Parquet file; once for each node. Its name is the file's, "
-            "without the ending, unless given.",
-        ),
-    ],
-    label: Annotated[str, typer.Option(metavar="COLUMN", help="The column to predict.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Directory for the result.")],
-    validation: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The center's own data: what the weights are judged by."),
-    ] = None,
-    test: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Data to measure the final model on.")
-    ] = None,
-    target_node: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Instead of --validation: hold out rows of this node for it; its other rows stay "
-            "a node.",
-        ),
-    ] = None,
-    validation_fraction: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the target node's rows to hold out for validation, 0.3 if not given."
-        ),
-    ] = None,
-    test_fraction: Annotated[
-        float | None,
-        typer.Option(help="Share of the target node's rows to hold out for test as well."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier result.")] = False,
+    node: Annotated[list[str], NODE],
+    label: Annotated[str, LABEL],
+    out: OutOption,
+    force: ForceOption = False,
     json: JsonOption = False,
-    task: Annotated[
-        TaskName, typer.Option(help="What the label is.", rich_help_panel=COLUMNS_PANEL)
-    ] = TaskName.classification,
-    positive: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE",
-            help="Make the label yes or no: a comparison such as '>0', or the class that is yes.",
-            rich_help_panel=COLUMNS_PANEL,
-        ),
-    ] = None,
-    categorical: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,C",
-            help="Columns whose numbers are codes, not quantities.",
-            rich_help_panel=COLUMNS_PANEL,
-        ),
-    ] = None,
-    drop: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,C",
-            help="Columns to leave out, such as patient numbers.",
-            rich_help_panel=COLUMNS_PANEL,
-        ),
-    ] = None,
-    missing: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN=NUMBER,…",
-            help="Numbers that stand for a missing value, such as chol=0. Empty cells, ?, NA and "
-            "NaN are missing anyway.",
-            rich_help_panel=COLUMNS_PANEL,
-        ),
-    ] = None,
+    validation: ValidationOption = None,
+    test: TestOption = None,
+    target_node: TargetNodeOption = None,
+    validation_fraction: ValidationFractionOption = None,
+    test_fraction: TestFractionOption = None,
+    task: TaskOption = TaskName.classification,
+    positive: PositiveOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
+    missing: MissingOption = None,
     columns: ColumnsOption = None,
     no_header: NoHeaderOption = False,
     separator: SeparatorOption = ",",
     model: Annotated[
         ModelName | None,
         typer.Option(
-            help="Logistic if not given; ridge for regression.", rich_help_panel=METHOD_PANEL
+            "--model",
+            help="The model; default: logistic, or ridge for regression.",
+            rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
-    method: Annotated[
-        MethodName, typer.Option(help="How to weigh the nodes.", rich_help_panel=METHOD_PANEL)
-    ] = MethodName.bilevel,
+    method: Annotated[str, METHOD] = "bilevel",
     cap: Annotated[
         float | None,
         typer.Option(
-            help="The largest weight one of K nodes may get, 1/K to 1. If not given: 1/3, or 2/K "
+            "--cap",
+            help="The largest weight that one of K nodes may get, from 1/K to 1; default: 1/3, or 2/K "
             "with fewer than six nodes.",
             rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Same seed, same result.", rich_help_panel=METHOD_PANEL)
-    ] = 0,
+    seed: SeedOption = 0,
 ) -> None:
-    """Learn whom to learn with, and how much: one table a node in, weights and a model out.
+    """Learn a weight for every node, and the model trained with those weights.
 
     Example: fedkin fit --node a.csv --node b.csv --node c.csv --validation own.csv --label outcome
     --out result
     """
     if context.args:
         raise InputError(
-            f"'{context.args[0]}' stands alone; every node's file needs its own --node: "
+            f"'{context.args[0]}' has no option before it; every node's file needs its own --node: "
             f"--node {node[0]} --node {context.args[0]} …"
         )
-    chosen_model = model_for(task, model)
+    chosen_model = model_for(task.value, None if model is None else model.value)
     result_directory.check_writable(out, force)
+    tables_of_center = [path for path in (validation, test) if path is not None]
+    refuse_csv_options(context, [*parse_nodes(node).values(), *tables_of_center])
     request = TableRequest(
         nodes=tuple(node),
         validation=validation,
@@ -182,14 +120,14 @@ def fit(
         label=label,
         task=task.value,
         positive=positive,
-        categorical=lists.name_list(categorical),
-        missing_codes=lists.missing_codes(missing),
+        categorical=option_text.parse_names(categorical),
+        missing_codes=option_text.parse_missing_codes(missing),
         table_format=table_format(columns, no_header, separator, drop),
         seed=seed,
     )
     tables = gather(request)
     for note in tables.notes:
-        notes.print(f"note: {note}", markup=False, soft_wrap=True)
+        print_note(f"note: {note}")
     federation = federate(
         tables.nodes,
         tables.validation,
@@ -199,41 +137,36 @@ def fit(
         request.categorical,
         request.missing_codes,
     )
-    result = train(federation, chosen_model, method.value, cap, seed)
-    metrics = {"validation": score(result, federation.validation, federation.preprocessing)}
-    if federation.test is not None:
-        metrics["test"] = score(result, federation.test, federation.preprocessing)
+    result = train(federation, chosen_model, method, cap, seed)
+    metrics = score_tables(result, federation.validation, federation.test, federation.preprocessing)
     rows = {name: table.rows for name, table in tables.nodes.items()}
-    save(out, result, federation, metrics, rows)
-    # What makes the report takes a moment to load, and is not needed before.
-    from fedkin.cli.endings import print_path, write_report
+    write_result(out, result, federation.preprocessing, metrics, rows)
+    show_fit(result, rows, metrics, out, json)
+
+
+def show_fit(
+    result: Result, rows: Mapping[str, int], metrics: Mapping[str, Scores], out: Path, json: bool
+) -> None:
+    """Write the report of a fit and show the result."""
+    # What draws the report takes a moment to load, and is not needed before.
+    from fedkin.cli.report_summary import print_path, write_report
 
     _, page = write_report(out)
     if json:
         print_json(
             {
                 "out": str(out),
-                "weights": weights_of(result),
+                "weights": weights_by_node(result),
                 "rows": rows,
                 "metrics": metrics,
                 "stopped": result.stopped,
                 "report": str(page),
-            }
+            },
+            schema="fit/1",
         )
     else:
-        print_result(result, rows, metrics, out)
+        print_fit(result, rows, metrics, out)
         print_path(page)
-
-
-def model_for(task: TaskName, model: ModelName | None) -> str:
-    """Return the model to train: the one asked for, if it suits the task."""
-    if task is TaskName.regression:
-        if model is ModelName.logistic:
-            raise InputError("the model logistic gives classes; use ridge or mlp for regression")
-        return (model or ModelName.ridge).value
-    if model is ModelName.ridge:
-        raise InputError("the model ridge gives numbers; use logistic or mlp, or --task regression")
-    return (model or ModelName.logistic).value
 
 
 def train(
@@ -261,55 +194,15 @@ def train(
             on_step=show,
         )
     for warning in result.warnings:
-        notes.print(f"note: {warning}", markup=False, soft_wrap=True)
+        print_note(f"note: {warning}")
     return result
 
 
-def score(result: Result, points: Points, preprocessing: Preprocessing) -> Scores:
-    """Measure the model on a table; errors of a regression are in the label's own unit."""
-    label = preprocessing.label
-    if isinstance(label, Quantity):
-        predicted = np.asarray(result.predict(points.features), dtype=np.float64)
-        return regression_scores(label.restore(points.labels), label.restore(predicted))
-    probabilities = np.asarray(result.predict_proba(points.features), dtype=np.float64)
-    return classification_scores(points.labels, probabilities)
-
-
-def weights_of(result: Result) -> dict[str, float]:
-    """Return the weight of each node; none of them has one in local training."""
-    return dict(result.weights or {})
-
-
-def save(
-    out: Path,
-    result: Result,
-    federation: TableFederation,
-    metrics: Mapping[str, Scores],
-    rows: Mapping[str, int],
-) -> None:
-    """Write the result directory, whole or not at all."""
-    weights = weights_of(result)
-    table = pd.DataFrame(
-        [(name, weights.get(name), count) for name, count in rows.items()],
-        columns=["node", "weight", "rows"],
-    )
-
-    def fill(directory: Path) -> None:
-        result_directory.write_json(directory / result_directory.WEIGHTS, weights)
-        table.to_csv(directory / result_directory.WEIGHTS_TABLE, index=False)
-        result_directory.write_json(directory / result_directory.METRICS, metrics)
-        federation.preprocessing.save(directory / result_directory.PREPROCESSING)
-        result.history.to_csv(directory / result_directory.HISTORY, index=False)
-        result.save(directory / result_directory.MODEL)
-
-    result_directory.write_directory(out, fill)
-
-
-def print_result(
+def print_fit(
     result: Result, rows: Mapping[str, int], metrics: Mapping[str, Scores], out: Path
 ) -> None:
     """Show the weights as bars and the scores below."""
-    weights = weights_of(result)
+    weights = weights_by_node(result)
     if weights:
         results.print(_weights_chart(weights, rows))
     else:
@@ -320,9 +213,9 @@ def print_result(
             for name, value in scores.items()
             if name != "rows"
         )
-        results.print(f"{kind} ({scores['rows']} rows): {shown}", soft_wrap=True)
-    results.print(result.stopped, markup=False, soft_wrap=True)
-    results.print(f"written to {out}", markup=False, soft_wrap=True)
+        print_result(f"{kind} ({scores['rows']} rows): {shown}")
+    print_result(result.stopped)
+    print_result(f"written to {out}")
 
 
 def _weights_chart(weights: Mapping[str, float], rows: Mapping[str, int]) -> RichTable:

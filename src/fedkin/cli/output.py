@@ -1,12 +1,15 @@
-"""How every command speaks: results on stdout, progress and notes on stderr."""
+"""How every command prints: results on stdout, progress and notes on stderr."""
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 JsonOption = Annotated[
     bool,
@@ -20,7 +23,52 @@ results = Console(highlight=False, soft_wrap=False)
 notes = Console(stderr=True, highlight=False)
 """For progress, warnings and errors."""
 
+BAR_WIDTH = 40
 
-def print_json(answer: Mapping[str, Any]) -> None:
-    """Print the one JSON object of a command run with `--json`."""
-    sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
+
+def print_json(answer: Mapping[str, Any], *, schema: str) -> None:
+    """Print the one JSON object of a command run with `--json`.
+
+    Args:
+        answer: The content. Numbers that JSON has no form for become null.
+        schema: The name and version of the content, such as `fit/1`; `docs/json.md` lists them.
+    """
+    content = {"schema": f"fedkin.{schema}"}
+    text = json.dumps(content | _finite(answer), indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def print_result(line: str) -> None:
+    """Print a line of what the user asked for, as it is."""
+    results.print(line, markup=False, soft_wrap=True)
+
+
+def print_note(line: str) -> None:
+    """Print a line about what is going on, as it is."""
+    notes.print(line, markup=False, soft_wrap=True)
+
+
+def print_warning(line: str) -> None:
+    """Print a line about what may go wrong."""
+    notes.print(f"warning: {line}", style="yellow", markup=False, soft_wrap=True)
+
+
+def weight_bars(weights: Mapping[str, float], similar: Mapping[str, bool] | None = None) -> Table:
+    """Draw the weight of each node as a bar; where the groups are known, tell them apart."""
+    table = Table(box=None, padding=(0, 1), show_header=False)
+    longest = max(max(weights.values()), 1e-12)
+    for name, weight in weights.items():
+        alike = None if similar is None else similar[name]
+        bar = ("▒" if alike is False else "█") * round(BAR_WIDTH * weight / longest)
+        color = "cyan" if alike is None else ("green" if alike else "magenta")
+        group = [] if alike is None else [Text("similar" if alike else "dissimilar", style="dim")]
+        table.add_row(Text(name), *group, f"{weight:.3f}", Text(bar, style=color))
+    return table

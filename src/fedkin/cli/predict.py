@@ -9,62 +9,71 @@ import numpy as np
 import pandas as pd
 import typer
 
-from fedkin.cli import result_directory
-from fedkin.cli.output import JsonOption, notes, print_json
-from fedkin.cli.table_options import (
+from fedkin.cli.options import (
     ColumnsOption,
+    ForceOption,
     NoHeaderOption,
     SeparatorOption,
+    refuse_csv_options,
     table_format,
 )
+from fedkin.cli.output import JsonOption, print_json, print_note
 from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknown_categories
 from fedkin.data.tables import read_table
-from fedkin.data.wording import listing
 from fedkin.errors import InputError
+from fedkin.messages import listing
+from fedkin.training import result_directory
 from fedkin.training.result import load
 
 
 def predict(
-    directory: Annotated[Path, typer.Argument(help="A result of fedkin fit.")],
-    new: Annotated[Path, typer.Argument(help="A CSV or Parquet file; it needs no label.")],
+    context: typer.Context,
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A result of fedkin fit or federation run.")
+    ],
+    new: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A CSV or Parquet file; it needs no label.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(help="CSV file for the predictions. Default: print them.")
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="A CSV file for the predictions; default: print them."
+        ),
     ] = None,
     columns: ColumnsOption = None,
     no_header: NoHeaderOption = False,
     separator: SeparatorOption = ",",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file --out.")] = False,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Predict the label of new rows with the model of a fit, one line a row, in their order."""
+    """Predict the label of new rows with the model of a fit: one line per row, in their order."""
     result_directory.check_result(directory)
     if out is not None:
         _check_out(out, new, force)
+    elif force:
+        raise InputError("--force replaces the file of --out: add --out FILE, or leave --force out")
+    refuse_csv_options(context, [new])
     preprocessing = Preprocessing.load(directory / result_directory.PREPROCESSING)
     needed = tuple(column.name for column in preprocessing.columns)
     written = replace(table_format(columns, no_header, separator), only=needed)
     table = read_table(new, "the new table", written)
     features = transform(table, preprocessing)
     for name, categories in unknown_categories(table, preprocessing).items():
-        notes.print(
-            f"note: column '{name}' holds {listing(categories)}, which no node had; treated as "
-            "missing",
-            markup=False,
-            soft_wrap=True,
+        print_note(
+            f"note: column '{name}' holds {listing(categories)}, which no node had; treated as missing"
         )
     predictions = _predictions(directory / result_directory.MODEL, features, preprocessing)
     if out is not None:
         result_directory.write_text(out, predictions.to_csv(index=False))
-        notes.print(
-            f"{len(predictions)} predictions written to {out}", markup=False, soft_wrap=True
-        )
+        print_note(f"{len(predictions)} predictions written to {out}")
     if json:
         print_json(
             {
                 "label": preprocessing.label.name,
                 "out": None if out is None else str(out),
                 "predictions": predictions.to_dict(orient="records"),
-            }
+            },
+            schema="predict/1",
         )
     elif out is None:
         sys.stdout.write(predictions.to_csv(index=False))
@@ -82,7 +91,7 @@ def _check_out(out: Path, new: Path, force: bool) -> None:
 
 
 def _predictions(model: Path, features: np.ndarray, preprocessing: Preprocessing) -> pd.DataFrame:
-    """One row a row: the prediction and, for classes, the probability of each."""
+    """Return one prediction per row and, for classes, the probability of each."""
     result = load(model)
     rows = np.arange(1, len(features) + 1)
     label = preprocessing.label

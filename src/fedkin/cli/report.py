@@ -1,46 +1,54 @@
 """`fedkin report`: tables, figures and a page from results on disk, without training."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.errors import InputError
 
+if TYPE_CHECKING:
+    from fedkin.report.reading import Record
+
 
 def report(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="What fedkin run, reproduce, demo or fit had as --out."),
+        typer.Argument(metavar="DIR", help="The --out of fedkin run, reproduce, demo or fit."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; by default into that directory.")
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where to write; default: into that directory."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make tables, figures and report.html of a study or a fit; of a partial study, what is there."""
+    """Make the tables, figures and report.html of a study, finished or not, or of a fit."""
     # The libraries that draw take a second to load: only this command pays for them.
-    from fedkin.report import figures, html, tables
-    from fedkin.report.condensed import read_any
+    from fedkin.report.reading import read_record
 
-    record = read_any(directory)
-    target = out or directory
+    show_report(read_record(directory), out or directory, json=json)
+
+
+def show_report(record: "Record", target: Path, *, json: bool) -> None:
+    """Write the report of a record into a directory, and say what was written and what is missing."""
+    from fedkin.report import figures, html, tables
+
     page = html.write_page(record, target / html.NAME)
-    beside = target / "report"
+    folder = target / "report"
     try:
-        beside.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make {beside}: {error.strerror}") from error
+        raise InputError(f"cannot make {folder}: {error.strerror}") from error
     files = []
     table = tables.summary(record)
     if record.kind == "study":
         for ending, write in tables.WRITERS.items():
-            path = beside / f"table.{ending}"
+            path = folder / f"table.{ending}"
             path.write_text(write(table), encoding="utf-8")
             files.append(path)
     with notes.status("drawing figures …"):
-        files += figures.save_figures(record, beside)
+        files += figures.save_figures(record, folder)
     missing = [
         {"run": each.cell.title, "method": each.method, "seed": each.seed, "reason": each.reason}
         for each in record.missing
@@ -52,11 +60,12 @@ def report(
                 "files": [str(path) for path in files],
                 "finished": len(record.runs),
                 "missing": missing,
-            }
+            },
+            schema="report/1",
         )
         return
     if record.doubt:
-        line = f"whether runs are missing cannot be told: {record.doubt}"
+        line = f"it is unknown whether runs are missing: {record.doubt}"
         notes.print(line, markup=False, soft_wrap=True)
     if record.missing:
         asked_for = len(record.missing) + len(record.runs)
@@ -70,8 +79,8 @@ def report(
             notes.print(f"  … and {len(record.missing) - MOST_MISSING} more, all in the report")
     endings = ", ".join(sorted({path.suffix[1:] for path in files}))
     results.print(f"page:  {page}", markup=False, soft_wrap=True)
-    results.print(f"files: {beside} ({len(files)}: {endings})", markup=False, soft_wrap=True)
+    results.print(f"files: {folder} ({len(files)}: {endings})", markup=False, soft_wrap=True)
 
 
 MOST_MISSING = 10
-"""So many missing runs are listed; the page lists all."""
+"""How many missing runs are listed; the page lists all."""

@@ -1,178 +1,20 @@
-"""`fedkin run` and `fedkin reproduce`: studies that can be stopped, resumed and trusted."""
+"""Carrying out a study and showing how it ended, for `fedkin run`, `reproduce` and `federation run`."""
 
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any
 
-import typer
-
-from fedkin.cli.output import JsonOption, notes, print_json, results
-from fedkin.cli.study_display import StudyDisplay
+from fedkin.cli.output import notes, print_json, print_result
+from fedkin.cli.progress import StudyDisplay
 from fedkin.errors import InputError
-from fedkin.studies.config import StudyConfig, check_study, load_study
+from fedkin.studies.config import StudyConfig
 from fedkin.studies.store import results as read_results
 from fedkin.studies.study import StudyOutcome, carry_out
-from fedkin.training.method_settings import MethodName
-
-PAPER_GRID: dict[str, dict[str, list[Any]]] = {
-    "bilevel": {
-        "learning_rate": [0.05, 0.02, 0.01],
-        "adjoint_learning_rate": [0.0005, 0.0002, 0.0001],
-        "period": [10, 20],
-        "outer_learning_rate": [0.025, 0.02, 0.015],
-    },
-    "ditto": {"proximal": [0.05, 0.1, 0.2]},
-    "pfedme": {"proximal": [5.0, 10.0, 15.0]},
-}
-"""What the paper chooses from; the other methods take γ and τ as Bi-level has them."""
-
-OutOption = Annotated[Path, typer.Option(help="The directory for the results.")]
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on with a study; finished runs are not done again.")
-]
-JobsOption = Annotated[int, typer.Option(min=1, help="Runs at the same time, in processes.")]
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Where data sets are; by default FEDKIN_DATA.")
-]
 
 
-def run(
-    study: Annotated[Path, typer.Argument(help="A TOML file; docs/studies.md shows its keys.")],
-    out: OutOption,
-    resume: ResumeOption = False,
-    jobs: JobsOption = 1,
-    data: DataOption = None,
-    collected: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RESULTS",
-            help="A directory of fedkin compare: runs that it has of the study of this name are not done "
-            "again, and the parameters chosen for them hold.",
-        ),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Carry out a study: every combination of data sets, settings, methods and seeds in a file."""
-    content = load_study(study)
-    if collected is None:
-        _carry_out(content, out, resume, jobs, data, json)
-    else:
-        _finish(content, study.stem, collected, out, resume, jobs, data, json)
-
-
-def _finish(
-    study: StudyConfig,
-    name: str,
-    collected: Path,
-    out: Path,
-    resume: bool,
-    jobs: int,
-    data: Path | None,
-    json: bool,
-) -> None:
-    """Do what a directory of results has not of a study; a report of the rest alone would mislead."""
-    from fedkin.report.condensed import read_collected
-
-    if out.resolve().name != name:
-        raise InputError(
-            f"--out {out} must end with {name}, as the study's file does: fedkin compare --keep puts the "
-            "runs beside the collected ones by that name"
-        )
-    known, planned = read_collected(collected, name, study), len(study.runs())
-    _say(f"{collected} has {len(known)} of the {planned} runs of {name}")
-    if len(known) == planned and not out.exists():
-        outcome = StudyOutcome(0, {}, {})
-        _say("nothing is left to run")
-    else:
-        with StudyDisplay(notes) as display:
-            outcome = carry_out(
-                study,
-                out,
-                resume=resume,
-                jobs=jobs,
-                display=display,
-                data_directory=data,
-                elsewhere=known,
-            )
-        if outcome.finished:
-            _say(f"put them together: fedkin compare {collected} --add {out} --keep")
-    if json:
-        print_json(_answer(outcome, out) | {"collected": len(known)})
-    _refuse_failures(outcome)
-
-
-def _say(line: str) -> None:
-    notes.print(line, markup=False, soft_wrap=True)
-
-
-def reproduce(
-    out: OutOption,
-    dataset: Annotated[list[str], typer.Option(help="Data set; may be given several times.")],
-    setting: Annotated[
-        list[int] | None, typer.Option(min=1, max=4, help="Setting 1-4; default: all four.")
-    ] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help="minority or majority; default: both.")
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Method; default: all of the paper's.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, … so many.")] = 5,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="γ, if it is not tuned; by default 0.02.")
-    ] = None,
-    period: Annotated[
-        int | None, typer.Option(help="τ, if it is not tuned; by default 20.")
-    ] = None,
-    solver: Annotated[str, typer.Option(help="svrg (the paper's) or cg (ours).")] = "svrg",
-    synchronizations: Annotated[int, typer.Option(min=1, help="The budget of a run.")] = 800,
-    tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune",
-            help="Choose parameters from the paper's grid by five outer iterations on seed 0.",
-        ),
-    ] = False,
-    resume: ResumeOption = False,
-    jobs: JobsOption = 1,
-    data: DataOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Run cells of the paper's table: its methods, settings and parameters."""
-    methods = method or list(get_args(MethodName))
-    content: dict[str, Any] = {
-        "dataset": dataset,
-        "setting": setting or [1, 2, 3, 4],
-        "target": target or ["minority", "majority"],
-        "method": methods,
-        "seed": list(range(seeds)),
-        "synchronizations": synchronizations,
-        "settings": {},
-    }
-    for name, value in (("learning_rate", learning_rate), ("period", period)):
-        if value is not None:
-            if tune and "bilevel" in methods:
-                option = name.replace("_", "-")
-                raise InputError(f"--{option} is of no use with --tune, which chooses it")
-            content["settings"][name] = value
-    if "bilevel" in methods:
-        content["settings"]["bilevel"] = {"solver": solver}
-    if tune:
-        content["tune"] = {name: dict(grid) for name, grid in PAPER_GRID.items() if name in methods}
-        if not content["tune"]:
-            raise InputError(
-                "with --tune there is nothing to tune: fedavg and local take the γ and τ of Bi-level, "
-                "so add --method bilevel, or leave --tune out"
-            )
-        if "bilevel" in methods:
-            content["follow_bilevel"] = True
-            if solver != "svrg":
-                del content["tune"]["bilevel"]["adjoint_learning_rate"]
-    _carry_out(check_study(content, "the options"), out, resume, jobs, data, json)
-
-
-def _carry_out(
+def run_study(
     study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
 ) -> None:
+    """Carry out a study with a progress display, and end with its report."""
     with StudyDisplay(notes) as display:
         outcome = carry_out(
             study, out, resume=resume, jobs=jobs, display=display, data_directory=data
@@ -181,22 +23,24 @@ def _carry_out(
 
 
 def show_outcome(outcome: StudyOutcome, out: Path, json: bool) -> None:
-    """End as every study ends: with its report, or with what was wrong."""
+    """Show the report of a study, then what failed."""
     page = None
     if outcome.finished:
-        # What makes the report takes a moment to load, and is not needed before.
-        from fedkin.cli.endings import print_study, write_report
+        # What draws the report takes a moment to load, and is not needed before.
+        from fedkin.cli.report_summary import print_study, write_report
 
         record, page = write_report(out)
         if not json:
             print_study(record, page)
-            results.print(f"tables and figures: fedkin report {out}", markup=False, soft_wrap=True)
+            print_result(f"tables and figures: fedkin report {out}")
     if json:
-        print_json(_answer(outcome, out) | {"report": None if page is None else str(page)})
-    _refuse_failures(outcome)
+        report = None if page is None else str(page)
+        print_json(study_answer(outcome, out) | {"report": report}, schema="study/1")
+    refuse_failures(outcome)
 
 
-def _refuse_failures(outcome: StudyOutcome) -> None:
+def refuse_failures(outcome: StudyOutcome) -> None:
+    """End the command with an error if runs failed."""
     if outcome.failed:
         raise InputError(
             f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
@@ -204,7 +48,8 @@ def _refuse_failures(outcome: StudyOutcome) -> None:
         )
 
 
-def _answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
+def study_answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:
+    """Return what `--json` prints of a study."""
     rows: list[dict[str, Any]] = []
     if outcome.finished:
         best = read_results(out, best=True)

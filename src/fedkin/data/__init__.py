@@ -1,1 +1,1 @@
-"""From files and data sets to the points of each node."""
+"""From files and data sets to the points of every node."""

@@ -1,4 +1,4 @@
-"""Checking arrays that a user hands over, before any work is done with them."""
+"""Checks of the arrays that a user passes in, before any work is done with them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -7,14 +7,11 @@ import jax
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.models.base import Task
-
-Points = tuple[np.ndarray, np.ndarray]
-"""Inputs and labels."""
+from fedkin.types import LearningTask, Points
 
 
 class CheckedArrays(NamedTuple):
-    """Arrays that can be trained on: finite, of one shape and type, with labels 0 … classes − 1."""
+    """Arrays that are ready for training: finite, of one shape and type, with labels 0 … classes − 1."""
 
     names: tuple[str, ...]
     nodes: list[Points]
@@ -29,18 +26,23 @@ def check_arrays(
     validation: Any,
     test: Any | None,
     *,
-    task: Task,
+    task: LearningTask,
     classes: int | Sequence[Any] | None = None,
 ) -> CheckedArrays:
-    """Refuse what cannot be used, each with its own message; encode what can.
+    """Check every array, with a message of its own for each problem, and number the classes.
+
+    >>> nodes = {"zurich": ([[1.0], [2.0]], ["no", "yes"]), "basel": ([[3.0]], ["yes"])}
+    >>> checked = check_arrays(nodes, ([[4.0]], ["no"]), None, task="classification")
+    >>> checked.names, checked.classes.tolist(), checked.nodes[0].labels.tolist()
+    (('zurich', 'basel'), ['no', 'yes'], [0, 1])
 
     Args:
         nodes: (X, y) of each node, by name or in a list.
         validation: (X, y) of the owner.
         test: (X, y) to report on, or None.
         task: Whether labels are classes or numbers.
-        classes: All labels that may occur, or their number if they are 0, 1, …; if it is not given,
-            the labels that do occur.
+        classes: All labels that may occur, or their number if they are 0, 1, …; by default the labels
+            that do occur.
     """
     if not isinstance(nodes, Mapping):
         if not isinstance(nodes, Sequence):
@@ -56,8 +58,8 @@ def check_arrays(
     if test is not None:
         owners.append("the test data")
         pairs.append(_pair(test, owners[-1]))
-    inputs = _check_inputs([pair[0] for pair in pairs], owners)
-    raw_labels = [pair[1] for pair in pairs]
+    inputs = _check_inputs([pair.inputs for pair in pairs], owners)
+    raw_labels = [pair.labels for pair in pairs]
     if task == "regression":
         labels, known = (
             [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)],
@@ -65,7 +67,7 @@ def check_arrays(
         )
     else:
         labels, known = _encode(raw_labels, owners, classes)
-    points = list(zip(inputs, labels, strict=True))
+    points = [Points(*pair) for pair in zip(inputs, labels, strict=True)]
     count = len(names)
     return CheckedArrays(
         names, points[:count], points[count], points[count + 1] if test is not None else None, known
@@ -73,7 +75,7 @@ def check_arrays(
 
 
 def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:
-    """Refuse inputs that a trained model cannot be applied to."""
+    """Return the inputs as an array, if a model trained on points of this shape can use them."""
     array = _to_float(_as_array(inputs, "the input"), "the input")
     if array.shape[1:] != point_shape:
         raise InputError(
@@ -83,7 +85,7 @@ def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _pair(points: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
+def _pair(points: Any, owner: str) -> Points:
     if not isinstance(points, (tuple, list)) or len(points) != 2:
         raise InputError(f"{owner}: expected a pair (X, y), got {type(points).__name__}")
     inputs, labels = _as_array(points[0], owner), np.asarray(points[1])
@@ -91,20 +93,20 @@ def _pair(points: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
         labels = labels[:, 0]
     if labels.ndim != 1:
         raise InputError(
-            f"{owner}: the labels must be one for each point, not shape {labels.shape}"
+            f"{owner}: the labels must be one per point, not an array of shape {labels.shape}"
         )
     if len(inputs) != len(labels):
         raise InputError(f"{owner}: {len(inputs)} points but {len(labels)} labels")
     if len(inputs) == 0:
         raise InputError(f"{owner} is empty: leave it out or give it at least one point")
-    return inputs, labels
+    return Points(inputs, labels)
 
 
 def _as_array(inputs: Any, owner: str) -> np.ndarray:
     array = np.asarray(inputs)
     if array.ndim < 2:
         raise InputError(
-            f"{owner}: the points must be rows of features (or images), not shape {array.shape}"
+            f"{owner}: the points must be rows of features or images, not an array of shape {array.shape}"
         )
     if array.dtype.kind not in "buif":
         raise InputError(
@@ -127,7 +129,7 @@ def _check_inputs(inputs: list[np.ndarray], owners: list[str]) -> list[np.ndarra
         odd = owners[bytes_only.index(not bytes_only[0])]
         raise InputError(
             f"some points are bytes (uint8 images, scaled to 0 … 1) and some are not: see {odd}; "
-            "give all in the same type"
+            "convert all to one type"
         )
     return [_to_float(array, owner) for array, owner in zip(inputs, owners, strict=True)]
 
@@ -190,7 +192,7 @@ def _discrete(labels: np.ndarray, owner: str) -> np.ndarray:
         if not (labels == np.round(labels)).all():
             raise InputError(
                 f"{owner}: the labels are fractions such as {labels[labels != np.round(labels)][0]:g}; "
-                "for numbers to be predicted choose the model 'ridge'"
+                "to predict numbers, choose the model 'ridge'"
             )
         return labels.astype(np.int64)
     if labels.dtype.kind == "O":

@@ -1,9 +1,8 @@
-"""A node's points, parted once and for all into mini-batches.
+"""A node's points, divided into fixed mini-batches.
 
-A model with batch normalization has no loss of single points, only of mini-batches. So a node's
-points are divided into fixed mini-batches of (nearly) equal size; one step draws one of them, and the
-full gradient is the mean over all of them. The variance-reduced gradient is then unbiased for every
-model, exactly.
+A model with batch normalization has a loss per mini-batch, not per point. So every node divides its
+points once into mini-batches of nearly equal size. A step draws one of them, and the full gradient is
+the mean over all of them. This makes the variance-reduced gradient exactly unbiased for every model.
 """
 
 import math
@@ -21,10 +20,10 @@ from fedkin.types import Array
 class NodeData(NamedTuple):
     """The points of one node, or of all nodes stacked, and their division into mini-batches.
 
-    Points lie in memory as they are used: mini-batch by mini-batch, and within one the points run
-    along the *last* axis, so that what is computed for each point alike is computed for neighbors
-    in memory, and fetching a mini-batch copies one piece of memory. In a simulation all nodes share
-    the pool of mini-batches; only `first`, `batches` and `points` then have an axis of nodes.
+    Points lie in memory in the order of use: one mini-batch after the other, and the points of a
+    mini-batch along the *last* axis. So a computation that is the same for every point runs over
+    neighbors in memory, and fetching a mini-batch copies one piece of memory. In a simulation all
+    nodes share the pool of mini-batches; only `first`, `batches` and `points` have an axis of nodes.
     """
 
     inputs: Array
@@ -32,28 +31,28 @@ class NodeData(NamedTuple):
     labels: Array
     """The labels of these points: (mini-batches, batch size)."""
     weights: Array | None
-    """The weights of these points, zero for filling; None if all count alike."""
+    """The weights of these points, zero for padding; None if all count equally."""
     first: Array
-    """Where in the pool the node's mini-batches begin."""
+    """The position in the pool of the node's first mini-batch."""
     batches: Array
-    """How many mini-batches the node has."""
+    """The number of the node's mini-batches."""
     points: Array
     """The number of the node's points."""
     turns: Array
-    """0, 1, …: the mini-batches that a pass over all points takes in each turn, (turns, at once). It is
-    the same for all nodes; a smaller node leaves out numbers that it does not have."""
+    """0, 1, …: which mini-batches a pass over all points computes together, (turns, at once). All nodes
+    share this array; a smaller node skips the numbers that it does not have."""
 
     def batch(self, index: Array) -> Batch:
         """Fetch one mini-batch, points along the first axis."""
         place = self.first + index
         weights = None if self.weights is None else self.weights[place]
-        # Fetched as one row: with its axes kept apart each number would have its place computed anew.
+        # Fetch it as one row: with several axes, XLA would compute the place of every number.
         row = self.inputs.reshape(len(self.inputs), -1)[place]
         inputs = jnp.moveaxis(row.reshape(self.inputs.shape[1:]), -1, 0)
         return Batch(inputs, self.labels[place], weights)
 
     def batch_points(self, indices: Array) -> Array:
-        """Count the points of mini-batches of one node, filling left out."""
+        """Count the points of one node's mini-batches, without padding."""
         if self.weights is None:
             return jnp.full(indices.shape, self.labels.shape[-1])
         return jnp.sum(self.weights[self.first + indices] > 0, axis=-1)
@@ -69,11 +68,11 @@ OWN_FIELDS = NodeData(None, None, None, 0, 0, 0, None)  # pyright: ignore[report
 """Which fields differ from node to node in a stack: the `in_axes` of `vmap`."""
 
 NUMBERS_AT_ONCE = 630_000
-"""Mini-batches of so many pixels or features are computed together: few enough for a core's cache as
-floats, enough to make the cost of starting an operation small."""
+"""Mini-batches with about this many pixels or features in total are computed together: few enough to fit
+a core's cache as floats, and enough to make the overhead of an operation small."""
 
 ALIGNMENT = 64
-"""Bytes: JAX adopts a NumPy array that begins at a multiple of this, and copies any other."""
+"""Bytes: JAX uses a NumPy array in place if it begins at a multiple of this, and copies any other."""
 
 
 def stack_nodes(
@@ -83,17 +82,21 @@ def stack_nodes(
     seed: int,
     first_number: int = 0,
 ) -> NodeData:
-    """Part each node's points into mini-batches, and put the mini-batches of all nodes into one pool.
+    """Divide each node's points into mini-batches, and put the mini-batches of all nodes into one pool.
 
-    A node of n points gets ⌈n / batch size⌉ mini-batches whose sizes differ by one at the most. Which
-    points go together is drawn from the seed, the number of the node and nothing else, because files
-    are often sorted.
+    A node with n points gets ⌈n / batch size⌉ mini-batches whose sizes differ by at most one. The
+    division is random, because files are often sorted. It depends only on the seed and the number of
+    the node.
+
+    >>> data = stack_nodes([np.ones((5, 2)), np.ones((3, 2))], [np.zeros(5), np.zeros(3)], 2, seed=0)
+    >>> data.batches.tolist(), data.points.tolist(), data.inputs.shape
+    ([3, 2], [5, 3], (5, 2, 2))
 
     Args:
         inputs: Each node's prepared points.
         labels: Each node's labels.
         batch_size: The largest number of points in a mini-batch.
-        seed: Decides which points go together.
+        seed: Determines which points share a mini-batch.
         first_number: The number of the first node.
     """
     counts = [len(own) for own in labels]
@@ -110,7 +113,7 @@ def stack_nodes(
     for node, own in enumerate(parts):
         own_inputs, own_labels = np.asarray(inputs[node]), np.asarray(labels[node])
         for part in own:
-            # Filling repeats a point of the node's own, so that no node ever touches another's.
+            # Padding repeats one of the node's own points, so that no node uses another's.
             rows = np.append(part, np.repeat(part[:1], width - len(part)))
             pool[place] = np.moveaxis(own_inputs[rows], 0, -1)
             label_pool[place] = own_labels[rows]
@@ -118,7 +121,7 @@ def stack_nodes(
             place += 1
     alike = all(len(part) == width for own in parts for part in own)
     return NodeData(
-        inputs=jax.device_put(pool, may_alias=True),  # not copied
+        inputs=jax.device_put(pool, may_alias=True),  # does not copy
         labels=jnp.asarray(label_pool),
         weights=None if alike else jnp.asarray(weights, jnp.result_type(float)),
         first=jnp.asarray(np.cumsum([0, *batches[:-1]]), jnp.int32),
@@ -129,11 +132,11 @@ def stack_nodes(
 
 
 def _turns(batches: int, numbers: int) -> Array:
-    """Choose which of a node's mini-batches to compute together, so that few are wasted.
+    """Choose which of a node's mini-batches are computed together, so that few places are empty.
 
     Args:
-        batches: The mini-batches of the largest node.
-        numbers: Numbers in a mini-batch.
+        batches: The number of mini-batches of the largest node.
+        numbers: How many numbers a mini-batch has.
     """
     most = max(1, NUMBERS_AT_ONCE // numbers)
     turns = -(-batches // most)
@@ -142,7 +145,7 @@ def _turns(batches: int, numbers: int) -> Array:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Allocate an array that JAX will adopt as it is: the pool may be most of the memory there is."""
+    """Allocate an array that JAX uses in place: the pool may take most of the memory."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
@@ -150,6 +153,6 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def divide(points: int, batch_size: int, seed: int, node: int) -> list[np.ndarray]:
-    """Part the numbers 0 … points − 1 at random into as few equal mini-batches as possible."""
+    """Divide 0 … points − 1 at random into as few mini-batches of nearly equal size as possible."""
     order = np.random.default_rng([seed, node]).permutation(points)
     return np.array_split(order, -(-points // batch_size))

@@ -1,7 +1,7 @@
 """Decoded data sets on disk, so that the second load takes a fraction of a second.
 
-A cache is a directory of `.npy` files and one `cache.json` with the state of the original files and
-a SHA-256 of every array. A cache that does not match either is made anew.
+A cache is a directory with `.npy` files and a `cache.json` that holds the state of the original files
+and a SHA-256 of every array. A cache that does not match is made again.
 """
 
 import hashlib
@@ -22,17 +22,17 @@ from fedkin.data.images import ImageSource
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-"""Raised whenever decoding changes, so that old caches are not believed."""
+"""Increase this number when decoding changes, so that old caches are not used."""
 
 PARTS = ("train_images", "train_labels", "test_images", "test_labels")
 
 MakeArray = Callable[[str, tuple[int, ...], Any], np.ndarray]
-"""`make(part, shape, dtype)`: an array to be filled, which lives in the cache's own file."""
+"""`make(part, shape, dtype)` returns an array to fill, which is backed by a file of the cache."""
 
 
 @dataclass(frozen=True)
 class FileState:
-    """What is compared to see whether an original file has changed."""
+    """What shows whether an original file has changed."""
 
     name: str
     size: int
@@ -40,13 +40,13 @@ class FileState:
 
     @classmethod
     def of(cls, path: Path, directory: Path) -> "FileState":
-        """The present state of a file, named relative to its data set's directory."""
+        """Return the current state of a file, named relative to the data set's directory."""
         status = path.stat()
         return cls(path.relative_to(directory).as_posix(), status.st_size, status.st_mtime_ns)
 
 
 def user_cache_directory() -> Path:
-    """`FEDKIN_CACHE`, else `XDG_CACHE_HOME/fedkin`, else `~/.cache/fedkin`."""
+    """Return `FEDKIN_CACHE`, else `XDG_CACHE_HOME/fedkin`, else `~/.cache/fedkin`."""
     if own := os.environ.get("FEDKIN_CACHE"):
         return Path(own)
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -55,14 +55,14 @@ def user_cache_directory() -> Path:
 
 
 def cache_places(source: Path) -> list[Path]:
-    """Where the decoded arrays of a directory may be: beside it, else in the user's cache."""
+    """Return where the decoded arrays of a directory may be: in it, or in the user's cache."""
     key = hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
     fallback = user_cache_directory() / "images" / f"{source.name}-{key}"
     return [source / ".fedkin-cache", fallback] if _is_writable(source) else [fallback]
 
 
 def hub_cache_place(hub_id: str, fingerprint: str) -> Path:
-    """Where the decoded arrays of a data set of the hub are."""
+    """Return where the decoded arrays of a data set from the hub are."""
     key = hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
     return user_cache_directory() / "images" / f"{hub_id.replace('/', '--')}-{key}"
 
@@ -73,7 +73,7 @@ def cached(
     files: Iterable[FileState],
     decode: Callable[[MakeArray], tuple[Mapping[str, np.ndarray], tuple[str, ...]]],
 ) -> ImageSource:
-    """The data set from the first sound cache; else decode it, and keep the result if possible.
+    """Return the data set from the first valid cache, or decode it and keep the result if possible.
 
     `decode(make)` returns the four arrays of `PARTS` and the names of the classes.
     """
@@ -103,13 +103,13 @@ def cached(
 
 
 def _is_writable(directory: Path) -> bool:
-    # The mode is looked at too: root may write anywhere, but a directory that its owner has closed
-    # to writing is not the place for our files.
+    # Check the mode too: root may write anywhere, but a directory that its owner made read-only is not
+    # the place for our files.
     return os.access(directory, os.W_OK) and bool(directory.stat().st_mode & 0o200)
 
 
 def _read(name: str, place: Path, state: list[list[Any]]) -> ImageSource | None:
-    """The cached data set, or None if there is none, it is out of date, or it is damaged."""
+    """Return the cached data set, or None if it is missing, out of date or damaged."""
     try:
         index = json.loads((place / "cache.json").read_text(encoding="utf-8"))
         if index["format"] != FORMAT or index["files"] != state:
@@ -118,7 +118,7 @@ def _read(name: str, place: Path, state: list[list[Any]]) -> ImageSource | None:
         for part in PARTS:
             array = np.load(place / f"{part}.npy", mmap_mode="r", allow_pickle=False)
             if hashlib.sha256(array.data).hexdigest() != index["sha256"][part]:
-                logger.warning("%s is damaged and will be made anew", place / f"{part}.npy")
+                logger.warning("%s is damaged and will be made again", place / f"{part}.npy")
                 return None
             arrays[part] = np.asarray(array)
         return ImageSource(name=name, classes=tuple(index["classes"]), **arrays)
@@ -126,7 +126,7 @@ def _read(name: str, place: Path, state: list[list[Any]]) -> ImageSource | None:
         return None
     except (OSError, EOFError, KeyError, TypeError, ValueError) as error:
         logger.warning(
-            "the decoded images in %s are damaged and will be made anew: %s", place, error
+            "the decoded images in %s are damaged and will be made again: %s", place, error
         )
         return None
 
@@ -153,11 +153,11 @@ def _write(
 
 
 def _put_in_place(scratch: Path, place: Path) -> None:
-    """Rename, so that no reader ever sees half a cache."""
+    """Move the finished cache, so that no reader ever sees half of it."""
     shutil.rmtree(place, ignore_errors=True)
     try:
         scratch.rename(place)
     except OSError:
-        # Another process has put its own there in the meantime; it holds the same arrays.
+        # Another process has put its own cache there meanwhile, with the same arrays.
         if not (place / "cache.json").exists():
             raise

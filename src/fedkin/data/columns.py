@@ -1,7 +1,7 @@
-"""Cells and columns: what is a number, what is missing, when two spellings are the same.
+"""Cells and columns: what is a number, what is missing, and which spellings mean the same.
 
-A cell is a number, a text or missing. A column is numeric if all its cells that are not missing are
-numbers, else it is text.
+A cell is a number, a text or missing. A column is numeric if all its cells are numbers or missing.
+Otherwise it is text.
 """
 
 from collections.abc import Sequence
@@ -10,19 +10,25 @@ from typing import TypeAlias
 import numpy as np
 
 MISSING = frozenset({"", "?", "na", "n/a", "<na>", "nan", "null"})
-"""What stands for a missing value, in any case. Not `none`: that is an answer in many tables."""
+"""Texts that mean a missing value, in any case. `none` is not among them: many tables use it as a value."""
 
 Column: TypeAlias = np.ndarray
-"""One column: `float64` with NaN for missing if numeric, else `object` with `str` or None."""
+"""One column: `float64` with NaN for missing if it is numeric, else `object` with `str` or None."""
 
 
 def is_missing(cell: str) -> bool:
-    """Tell whether a cell's text stands for a missing value."""
+    """Tell whether a cell's text means a missing value."""
     return cell.strip().casefold() in MISSING
 
 
 def column_from_text(cells: Sequence[str | None]) -> Column:
-    """Make a column of texts numeric if all its cells are numbers or missing."""
+    """Return a numeric column if all cells are numbers or missing, else a column of texts.
+
+    >>> column_from_text(["1.5", "?", "2"])
+    array([1.5, nan, 2. ])
+    >>> column_from_text(["1.5", "high"])
+    array(['1.5', 'high'], dtype=object)
+    """
     kept = [None if cell is None or is_missing(cell) else cell.strip() for cell in cells]
     numbers = [np.nan if cell is None else number(cell) for cell in kept]
     if None in numbers:
@@ -31,14 +37,14 @@ def column_from_text(cells: Sequence[str | None]) -> Column:
 
 
 def text_column(cells: Sequence[str | None]) -> Column:
-    """Make a column of texts, None where missing."""
+    """Return a column of texts; None is a missing cell."""
     column = np.empty(len(cells), dtype=object)
     column[:] = cells
     return column
 
 
 def number(cell: str) -> float | None:
-    """Return the number a cell holds; Python's `1_000` is not one."""
+    """Return the number in a cell, or None; Python's `1_000` does not count as one."""
     try:
         return None if "_" in cell else float(cell)
     except ValueError:
@@ -58,7 +64,11 @@ def missing_cells(column: Column) -> np.ndarray:
 
 
 def as_text(column: Column) -> Column:
-    """Return a column as texts, numbers in one spelling: `6.0`, `6` and `06` are all `6`."""
+    """Return a column as texts, with one spelling per number.
+
+    >>> as_text(np.array(["6.0", "06", "six"], dtype=object)).tolist()
+    ['6', '6', 'six']
+    """
     return text_column([_spell(cell) for cell in column])
 
 
@@ -71,7 +81,7 @@ def _spell(cell: str | float | None) -> str | None:
 
 
 def without_code(column: Column, code: float) -> Column:
-    """Make the cells that hold this number missing."""
+    """Return the column with every cell that holds this number missing."""
     if is_numeric(column):
         return np.where(column == code, np.nan, column)
     coded = _spell(code)
@@ -79,7 +89,7 @@ def without_code(column: Column, code: float) -> Column:
 
 
 def first_text(column: Column) -> int | None:
-    """Return the first row of a text column whose cell is no number, if there is one."""
+    """Return the first row of a text column whose cell is not a number, or None."""
     for row, cell in enumerate(column):
         if isinstance(cell, str) and number(cell) is None:
             return row
@@ -87,13 +97,13 @@ def first_text(column: Column) -> int | None:
 
 
 def mostly_numbers(column: Column) -> bool:
-    """Tell whether more than half of a text column's cells are numbers: a slip of the pen."""
+    """Tell whether more than half of a text column's cells are numbers, so that the others are typos."""
     present = [cell for cell in column if cell is not None]
     return sum(number(cell) is not None for cell in present) > len(present) / 2
 
 
 def categories_in_order(categories: set[str]) -> list[str]:
-    """Sort categories, numbers by size and before texts."""
+    """Sort categories: numbers by size, then texts."""
 
     def key(category: str) -> tuple[bool, float, str]:
         try:

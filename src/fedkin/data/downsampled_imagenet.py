@@ -4,11 +4,10 @@ The release (Chrabaszcz, Loshchilov, Hutter 2017) is `train_data_batch_1.npz` �
 `val_data.npz`. Each holds `data`, `uint8` of shape (n, 3·32·32), the red plane first, then green,
 then blue; and `labels`, which count from **1**.
 
-The paper's class numbers (`sec:datageneration1`) count from **0**, as loaders that subtract one
-give them. Its own words decide it: read from 0, its first group ("cats or animals similar to cat")
-is Egyptian cat, Persian cat, cougar, jaguar, tiger cat, tiger, leopard and lion; read from 1 it
-would be lesser panda, ibex, Persian cat, Old English sheepdog, colobus, indri, basenji and Italian
-greyhound.
+The paper's class numbers (`sec:datageneration1`) count from **0**, as in loaders that subtract one.
+The paper's own words show it. Counted from 0, its first group ("cats or animals similar to cat") is
+Egyptian cat, Persian cat, cougar, jaguar, tiger cat, tiger, leopard and lion. Counted from 1 it would be
+lesser panda, ibex, Persian cat, Old English sheepdog, colobus, indri, basenji and Italian greyhound.
 """
 
 import zipfile
@@ -30,7 +29,7 @@ class PaperClass(NamedTuple):
     """A class of the paper."""
 
     number: int
-    """As the paper prints it: the label of the release minus one."""
+    """The number that the paper prints: the label of the release minus one."""
     name: str
 
 
@@ -87,13 +86,13 @@ PAPER_GROUPS: tuple[tuple[PaperClass, ...], ...] = tuple(
         },
     )
 )
-"""C1 … C4 (the paper prints C1, C2, C2, C3); a class's place here is its label in the task."""
+"""C1 … C4 (the paper prints C1, C2, C2, C3). The position of a class here is its label in the task."""
 
 CLASSES = tuple(each.name for group in PAPER_GROUPS for each in group)
 
 
 def release_files(directory: Path) -> dict[str, list[Path]]:
-    """The files of the release in a directory, in the order of their numbers."""
+    """Return the files of the release in a directory, ordered by their numbers."""
     train = sorted(
         directory.glob("train_data_batch_*.npz"),
         key=lambda path: (len(path.name), path.name),
@@ -104,7 +103,7 @@ def release_files(directory: Path) -> dict[str, list[Path]]:
 def read_release(
     files: dict[str, list[Path]], make: MakeArray, progress: Progress | None
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The images of the paper's 40 classes, one file of the release in memory at a time."""
+    """Read the images of the paper's 40 classes, with one file of the release in memory at a time."""
     arrays = {}
     for part in ("train", "test"):
         if not files[part]:
@@ -132,7 +131,7 @@ def read_release(
                     f"shape (n, {PIXELS}): fedkin reads the 32x32 release"
                 )
             if len(planes) != len(_read_array(path, "labels")):
-                raise InputError(f"{path} has not one label an image: download it again")
+                raise InputError(f"{path} does not have one label per image: download it again")
             pixels = planes[rows].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
             images[filled : filled + len(rows)] = pixels
             filled += len(rows)
@@ -141,7 +140,7 @@ def read_release(
 
 
 def _chosen_labels(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows of a file belong to the paper's classes, and their labels 0 … 39."""
+    """Return the rows of a file that belong to the paper's classes, and their labels 0 … 39."""
     release_labels = _read_array(path, "labels")
     if release_labels.ndim != 1 or not np.issubdtype(release_labels.dtype, np.integer):
         raise InputError(f"'labels' in {path} are not a list of integers: download it again")
@@ -163,7 +162,7 @@ def _read_array(path: Path, key: str) -> np.ndarray:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return archive[key]
     except KeyError as error:
-        raise InputError(f"{path} has no array {key!r}: it is not of the release") from error
+        raise InputError(f"{path} has no array {key!r}: it is not a file of the release") from error
     except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        # A pickled array ends here too: unpickling runs code of whoever made the file.
+        # A pickled array ends here too: unpickling would run code from whoever made the file.
         raise InputError(f"{path} cannot be read ({error}): download it again") from error

@@ -1,4 +1,4 @@
-"""A federation's data: what every node holds, what the center holds, and how it came about."""
+"""A federation's data: what every node holds, what the center holds, and how both were drawn."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +9,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from fedkin.data.images import ImageSource
 from fedkin.errors import InputError
-
-Examples = tuple[np.ndarray, np.ndarray]
-"""Inputs and labels (`int32`) of the same length."""
+from fedkin.types import Points
 
 Target = Literal["minority", "majority"]
 Rotation = Literal["clockwise", "anticlockwise"]
@@ -28,11 +26,12 @@ class NodeDescription(BaseModel):
 
 
 class FederationDescription(BaseModel):
-    """All that is needed, beside the source itself, to build a federation again to the byte.
+    """Everything that is needed, besides the source, to build the same federation again.
 
-    `permutation[label]` is the label that the majority gives to a class; `rotation` is the way the
-    majority's images are turned by 90 degrees. Validation images are of the training part, test
-    images of the test part; where the target is the majority, both are changed as its nodes are.
+    `permutation[label]` is the label that the majority gives to a class. `rotation` is the direction
+    in which the majority's images are turned by 90 degrees. Validation images come from the training
+    part, test images from the test part. If the target is the majority, both are changed like its
+    nodes' images.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,51 +74,51 @@ class FederationDescription(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """The data of a federation; images stay `uint8`, channels last."""
+    """The data of a federation. Images are `uint8`, channels last."""
 
     names: tuple[str, ...]
-    nodes: tuple[Examples, ...]
-    validation: Examples
-    test: Examples
+    nodes: tuple[Points, ...]
+    validation: Points
+    test: Points
     similar: tuple[bool, ...]
-    """True for the nodes whose distribution is the target's."""
+    """True for the nodes that have the target's distribution."""
     classes: tuple[str, ...]
     description: FederationDescription
 
 
 def class_shares(federation: FederatedData) -> np.ndarray:
-    """The share of every label (column) on every node, then in validation and test (rows)."""
+    """Return the share of every label (column) on every node, then in validation and test (rows)."""
     rows = [*federation.nodes, federation.validation, federation.test]
     counts = [np.bincount(labels, minlength=len(federation.classes)) for _, labels in rows]
     return np.array([count / count.sum() for count in counts])
 
 
 def build_federation(source: ImageSource, description: FederationDescription) -> FederatedData:
-    """Collect the images of every node. The same source and description give the same bytes."""
+    """Collect the images of every node. Equal sources and descriptions give equal bytes."""
     if source.checksum != description.checksum:
         raise InputError(
             f"the federation was made from {description.source} with checksum "
-            f"{description.checksum[:12]}…, but the {source.name} at hand has "
+            f"{description.checksum[:12]}…, but {source.name} now has checksum "
             f"{source.checksum[:12]}…: use the same files"
         )
     if sorted(description.permutation) != list(range(len(source.classes))):
         raise InputError(
-            f"the federation's permutation is not one of the {len(source.classes)} classes of "
+            f"the federation's permutation does not list the {len(source.classes)} classes of "
             f"{source.name}: save the description again"
         )
 
-    def collect(part: str, indices: tuple[int, ...], group: Target, owner: str) -> Examples:
+    def collect(part: str, indices: tuple[int, ...], group: Target, owner: str) -> Points:
         images, labels = getattr(source, f"{part}_images"), getattr(source, f"{part}_labels")
         chosen = np.asarray(indices, np.int64)
         if chosen.size and chosen.max() >= len(images):
             raise InputError(
-                f"{owner} is given image {chosen.max()} of the {part} part of {source.name}, which "
-                f"has {len(images)}: save the description again"
+                f"{owner} has image number {chosen.max()} of the {part} part of {source.name}, which "
+                f"has only {len(images)} images: save the description again"
             )
         if group == "minority":
-            return images[chosen], labels[chosen]
+            return Points(images[chosen], labels[chosen])
         permutation = np.asarray(description.permutation, np.int32)
-        return _rotate(images[chosen], description.rotation), permutation[labels[chosen]]
+        return Points(_rotate(images[chosen], description.rotation), permutation[labels[chosen]])
 
     nodes = description.nodes
     target = description.target
@@ -137,6 +136,6 @@ def build_federation(source: ImageSource, description: FederationDescription) ->
 def _rotate(images: np.ndarray, rotation: Rotation | None) -> np.ndarray:
     if rotation is None:
         return images
-    # In rows and columns, `rot90` turns the first axis toward the second: anticlockwise on paper.
+    # `rot90` turns rows toward columns, which is anticlockwise on paper.
     turns = {"clockwise": -1, "anticlockwise": 1}[rotation]
     return np.ascontiguousarray(np.rot90(images, turns, axes=(1, 2)))

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, through the optional package `datasets`."""
+"""Data sets from the Hugging Face hub, through the optional package `datasets`."""
 
 import importlib
 import re
@@ -19,25 +19,25 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def load_from_hub(
     name: str, hub_id: str, instead: str, progress: Progress | None = None
 ) -> ImageSource:
-    """Download (once; `datasets` keeps the files) and decode a data set of images.
+    """Download and decode a data set of images; `datasets` keeps the downloaded files.
 
-    `instead` ends every message about a failed download: how to provide the files by hand.
+    `instead` says how to provide the files by hand. It ends every message about a failed download.
     """
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
         raise InputError(
-            f"{name} is not on this machine. {instead}; or let fedkin fetch {hub_id} from the hub: "
+            f"{name} is not on this machine. {instead}; or let fedkin download {hub_id} from the hub: "
             "pip install 'fedkin[data]'"
         ) from error
     try:
         parts: dict[str, Any] = datasets.load_dataset(hub_id)
-    # `datasets` lets the errors of its many layers through (HTTP, file system, its own): whichever
-    # it is, the data set could not be had, and its text says why.
+    # `datasets` passes on errors of many kinds (HTTP, file system, its own). Whichever it is, there is
+    # no data set, and the error's text says why.
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise InputError(
-            f"{name} could not be had from the hub as {hub_id} ({reason}). {instead}"
+            f"{name} could not be downloaded from the hub as {hub_id} ({reason}). {instead}"
         ) from error
     test_name = next((part for part in TEST_NAMES if part in parts), None)
     if "train" not in parts or test_name is None:
@@ -55,7 +55,7 @@ def load_from_hub(
         arrays |= {"train_labels": encoded[0].labels, "test_labels": encoded[1].labels}
         return arrays, classes
 
-    # The fingerprint changes with the data, so the decoded copy of another version is not taken.
+    # The fingerprint changes with the data, so a decoded copy of another version is not used.
     fingerprint = " ".join(part._fingerprint for part in chosen)
     return cached(name, [hub_cache_place(hub_id, fingerprint)], [], decode)
 

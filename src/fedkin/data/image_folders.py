@@ -11,7 +11,7 @@ IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".
 
 
 def image_folders(directory: Path) -> dict[str, Path]:
-    """The folders `train` and `test` (or `validation`, …) of a directory; empty without both."""
+    """Return the folders `train` and `test` (or `validation`, …) of a directory, or nothing."""
     test = next((directory / name for name in TEST_NAMES if (directory / name).is_dir()), None)
     train = directory / "train"
     if train.is_dir() and test is not None:
@@ -20,7 +20,7 @@ def image_folders(directory: Path) -> dict[str, Path]:
 
 
 def folder_images(folder: Path) -> list[Path]:
-    """All images of a part, `CLASS/picture.png`, in a fixed order."""
+    """Return all images of a part, `CLASS/picture.png`, in a fixed order."""
     return sorted(
         path
         for path in folder.glob("*/*")
@@ -29,20 +29,20 @@ def folder_images(folder: Path) -> list[Path]:
 
 
 def read_folder_parts(folders: dict[str, Path]) -> tuple[list[EncodedImages], tuple[str, ...]]:
-    """The train and test part of a folder of images; the names of subfolders are the classes."""
+    """Return the train and test parts; the names of the subfolders are the classes."""
     train_images, test_images = folder_images(folders["train"]), folder_images(folders["test"])
     for folder, paths in ((folders["train"], train_images), (folders["test"], test_images)):
         if not paths:
             raise InputError(
-                f"{folder} holds no images: expected {folder.name}/CLASS/picture.png, one "
-                "subfolder a class"
+                f"{folder} has no images: expected {folder.name}/CLASS/picture.png, one "
+                "subfolder per class"
             )
     classes = tuple(sorted({path.parent.name for path in train_images}))
     numbers = {name: number for number, name in enumerate(classes)}
     unknown = sorted({path.parent.name for path in test_images} - set(classes))
     if unknown:
         raise InputError(
-            f"{folders['test'] / unknown[0]} is a class that {folders['train']} does not have; its "
+            f"{folders['test'] / unknown[0]} is a class that {folders['train']} does not have. Its "
             f"classes are {', '.join(classes[:10])}"
         )
     parts = []

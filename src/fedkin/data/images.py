@@ -1,4 +1,4 @@
-"""What a data set of images is, and how encoded images (PNG, JPEG, …) become one `uint8` array."""
+"""Data sets of images, and decoding images (PNG, JPEG, …) into one `uint8` array."""
 
 import hashlib
 import io
@@ -12,18 +12,18 @@ from PIL import Image
 from fedkin.errors import InputError
 
 Progress = Callable[[str, int, int], None]
-"""Told about long work: what is read, how much is done, how much there is."""
+"""Called during long work with what is being read, how much is done and how much there is."""
 
 TEST_NAMES = ("test", "validation", "valid", "val")
-"""The hub's names for the part that is not trained on, best first."""
+"""The hub's names for the part that is not used for training, best first."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """A data set of images of one size, as it was published: a training and a test part.
+    """A data set of images of one size, as it was published, with a training and a test part.
 
-    Images are `uint8` of shape `(n, height, width, channels)`, channels last (1 for gray); labels
-    are `int32` and count from 0; `classes[label]` is the name of a class.
+    Images are `uint8` of shape `(n, height, width, channels)`, with one channel if they are gray.
+    Labels are `int32` and count from 0. `classes[label]` is the name of a class.
     """
 
     name: str
@@ -44,7 +44,7 @@ class ImageSource:
             if labels.shape != (len(images),):
                 raise InputError(
                     f"{self.name} has {len(images)} {part} images but labels of shape "
-                    f"{labels.shape}; there must be one label an image"
+                    f"{labels.shape}; there must be one label per image"
                 )
             if not len(images):
                 raise InputError(f"the {part} part of {self.name} has no images")
@@ -52,12 +52,12 @@ class ImageSource:
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise InputError(
                 f"training images of {self.name} have shape {self.train_images.shape[1:]} but test "
-                f"images {self.test_images.shape[1:]}: make them the same size and color"
+                f"images {self.test_images.shape[1:]}: give them one size and one number of channels"
             )
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of all pixels and labels: two sources with the same one hold the same data."""
+        """SHA-256 of all pixels and labels: sources with equal checksums hold equal data."""
         digest = hashlib.sha256()
         for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
             digest.update(f"{array.dtype.str}{array.shape}".encode())
@@ -70,17 +70,17 @@ class EncodedImages:
     """One part of a data set before decoding."""
 
     origin: str
-    """For messages: which file or folder."""
+    """The file or folder, for messages."""
     count: int
     blobs: Callable[[], Iterator[bytes]]
-    """Starts the images from the first; called again when decoding has to start over."""
+    """Iterates over the images; called again if decoding has to start over."""
     labels: np.ndarray
     place: Callable[[int], str]
-    """For messages: where an image stands."""
+    """Where an image is, for messages."""
 
 
 class _ColorFoundError(Exception):
-    """A colored image in a part that had looked gray."""
+    """A colored image in a part that seemed gray."""
 
 
 def decode_parts(
@@ -88,10 +88,10 @@ def decode_parts(
     make_array: Callable[[int, tuple[int, ...]], np.ndarray],
     progress: Progress | None = None,
 ) -> list[np.ndarray]:
-    """Decode the parts of a data set, all to gray where every image is gray, else all to RGB.
+    """Decode the parts of a data set: to gray if every image is gray, else all to RGB.
 
-    `make_array(part, shape)` gives the `uint8` array to be filled, so that the caller can put it
-    into a file: the decoded images are then never in memory twice.
+    `make_array(part, shape)` returns the `uint8` array to fill. The caller can back it by a file, so
+    that the decoded images are never in memory twice.
     """
     color = False
     while True:
@@ -132,7 +132,7 @@ def _decode_image(blob: bytes, color: bool, place: str) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(blob)) as image:
             if image.mode.startswith(("I", "F")):
-                raise ValueError("more than 8 bits a channel")
+                raise ValueError("more than 8 bits per channel")
             if image.mode not in ("1", "L", "LA") and not color:
                 raise _ColorFoundError
             pixels = np.asarray(image.convert("RGB" if color else "L"))
@@ -145,7 +145,7 @@ def _decode_image(blob: bytes, color: bool, place: str) -> np.ndarray:
 
 
 def check_label_range(labels: np.ndarray, classes: int, origin: str) -> None:
-    """Labels count from 0 and each has a class; a label of −1 is the hub's sign for "unknown"."""
+    """Refuse labels outside 0 … classes − 1; the hub marks unknown labels with −1."""
     outside = np.flatnonzero((labels < 0) | (labels >= classes))
     if outside.size:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The label column before preprocessing: rows without one, binary outcomes, splits of a target."""
+"""The label column before preprocessing: missing labels, binary outcomes and splits."""
 
 import operator
 import re
@@ -8,8 +8,8 @@ import numpy as np
 
 from fedkin.data.columns import as_text, is_numeric, missing_cells
 from fedkin.data.tables import Table
-from fedkin.data.wording import shorten
 from fedkin.errors import InputError
+from fedkin.messages import shorten
 
 COMPARISONS = {
     ">=": operator.ge,
@@ -20,7 +20,7 @@ COMPARISONS = {
 
 
 def keep_labeled(table: Table, label: str) -> Table:
-    """Leave out the rows whose label is missing: neither training nor judging can use them."""
+    """Leave out rows without a label: neither training nor evaluation can use them."""
     labeled = np.flatnonzero(~missing_cells(table.column(label)))
     if labeled.size == 0:
         raise InputError(
@@ -30,7 +30,7 @@ def keep_labeled(table: Table, label: str) -> Table:
 
 
 def binary_label(table: Table, label: str, positive: str) -> Table:
-    """Make the label `yes` or `no`. `positive` is a comparison (`>0`) or one of the classes."""
+    """Turn the label into `yes` or `no`. `positive` is a comparison such as `>0`, or a class."""
     values = table.column(label)
     missing = missing_cells(values)
     comparison = re.fullmatch(r"\s*(>=|<=|>|<)\s*(.*?)\s*", positive)
@@ -45,12 +45,12 @@ def binary_label(table: Table, label: str, positive: str) -> Table:
             bound = float(comparison[2])
         except ValueError:
             raise InputError(
-                f"'{positive}' does not say which labels are positive; write for example '>0'"
+                f"'{positive}' does not say which labels are positive; write, for example, '>0'"
             ) from None
         if not is_numeric(values):
             raise InputError(
-                f"{table.owner}: the label '{shorten(label)}' holds text, so it cannot be "
-                f"{comparison[1]} {comparison[2]}; name the class that is positive instead"
+                f"{table.owner}: the label '{shorten(label)}' contains text, so it cannot be "
+                f"{comparison[1]} {comparison[2]}; name the positive class instead"
             )
         answers = COMPARISONS[comparison[1]](values, bound)
     named = np.where(answers, "yes", "no").astype(object)
@@ -61,22 +61,22 @@ def binary_label(table: Table, label: str, positive: str) -> Table:
 def split_rows(
     table: Table, label: str, fractions: Sequence[float], seed: int, stratify: bool
 ) -> list[Table]:
-    """Split a table at random into parts of these fractions and, last, the rest.
+    """Split a table at random into parts of these fractions, followed by the rest.
 
-    With `stratify`, each class is split by itself, so that every part has its share of it. The
-    split depends on the seed and on the table only.
+    With `stratify`, every class is split separately, so that every part gets its share of it. The
+    split depends on the seed and the table only.
     """
     if any(not 0 < fraction < 1 for fraction in fractions) or sum(fractions) >= 1:
         written = " and ".join(f"{fraction:g}" for fraction in fractions)
         raise InputError(
-            f"the fractions to hold out ({written}) must lie between 0 and 1 and leave rows to "
-            "train on"
+            f"the fractions to hold out ({written}) must lie between 0 and 1 and leave rows for "
+            "training"
         )
     random = np.random.default_rng(seed)
     shuffled = random.permutation(table.rows)
     if stratify:
-        # Interleave the classes: the i-th of n rows of a class gets place (i + u) / n in the order,
-        # so that cutting the order at a fraction cuts every class there.
+        # Interleave the classes: the i-th of n rows of a class gets the place (i + u) / n, so that
+        # cutting the order at a fraction cuts every class at that fraction.
         classes = as_text(table.column(label))[shuffled]
         place = np.empty(table.rows)
         for name in sorted(set(classes)):

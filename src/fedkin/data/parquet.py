@@ -1,4 +1,4 @@
-"""Images in Parquet files, in the hub's convention: a column of images and a column of labels."""
+"""Images in Parquet files that follow the hub's convention: a column of images and one of labels."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +13,11 @@ from fedkin.data.images import TEST_NAMES, EncodedImages, check_label_range
 from fedkin.errors import InputError
 
 ROWS_AT_A_TIME = 500
-"""Few, and read in one thread: Arrow keeps what it once needed, and decoding is slower anyway."""
+"""Few, and read in one thread: Arrow keeps the memory it once used, and decoding is slower anyway."""
 
 
 def parquet_files(directory: Path) -> dict[str, list[Path]]:
-    """The files of each part: `train.parquet` or the hub's `train-00000-of-00002.parquet`."""
+    """Return the files of each part: `train.parquet` or the hub's `train-00000-of-00002.parquet`."""
     for folder in (directory, directory / "data"):
         found = {
             part: sorted([*folder.glob(f"{part}.parquet"), *folder.glob(f"{part}-*.parquet")])
@@ -32,7 +32,7 @@ def parquet_files(directory: Path) -> dict[str, list[Path]]:
 def read_parquet_parts(
     directory: Path, files: dict[str, list[Path]]
 ) -> tuple[list[EncodedImages], tuple[str, ...]]:
-    """The train and test part of a directory, and the names of the classes."""
+    """Return the train and test parts of a directory, and the names of the classes."""
     for part, paths in files.items():
         if not paths:
             raise InputError(
@@ -53,14 +53,14 @@ def read_parquet_parts(
         )
         for part, group in zip(("train", "test"), opened, strict=True)
     ]
-    names = features.get(label_column, {}).get("names") or _names_beside(directory)
+    names = features.get(label_column, {}).get("names") or _names_in_classes_file(directory)
     labels, classes = number_labels(columns, names, str(directory))
     parts = []
     for part, group, numbers in zip(("train", "test"), opened, labels, strict=True):
         origin = " and ".join(str(path) for path in files[part][:2])
         count = sum(file.metadata.num_rows for file in group)
         if not count:
-            raise InputError(f"{origin} has 0 rows: there is nothing to learn from")
+            raise InputError(f"{origin} has no rows: give it at least one image")
         blobs = _blob_reader(files[part], image_column)
         place = lambda i, origin=origin: f"image {i} of {origin}"  # noqa: E731
         parts.append(EncodedImages(origin, count, blobs, numbers, place))
@@ -116,21 +116,21 @@ def _damaged(path: Path, error: Exception) -> InputError:
 
 
 def image_bytes(column: pyarrow.Array, origin: str) -> Iterator[bytes]:
-    """The encoded images of a column: structs of `bytes` and `path`, or plain binary."""
+    """Yield the encoded images of a column: structs of `bytes` and `path`, or plain binary."""
     if pyarrow.types.is_struct(column.type):
         column = column.field("bytes")
     for value in column:
         blob = value.as_py()
         if not isinstance(blob, bytes):
             raise InputError(
-                f"{origin} has a row without the bytes of an image: fedkin reads files that hold "
+                f"{origin} has a row without the bytes of an image: fedkin reads files that contain "
                 "their images, not links to them"
             )
         yield blob
 
 
 def _hub_features(schema: pyarrow.Schema) -> dict[str, dict[str, Any]]:
-    """The hub's own description of the columns, which `datasets` puts into the file."""
+    """Return the hub's description of the columns, which `datasets` puts into the file."""
     try:
         description = json.loads((schema.metadata or {})[b"huggingface"])
         return dict(description["info"]["features"])
@@ -141,7 +141,7 @@ def _hub_features(schema: pyarrow.Schema) -> dict[str, dict[str, Any]]:
 def find_columns(
     schema: pyarrow.Schema, features: dict[str, dict[str, Any]], origin: str
 ) -> tuple[str, str]:
-    """Which column holds the images and which the labels."""
+    """Return the names of the column of images and the column of labels."""
 
     def first(kind: str, usual: Sequence[str]) -> str | None:
         typed = [name for name in schema.names if features.get(name, {}).get("_type") == kind]
@@ -168,7 +168,7 @@ def find_columns(
     return image, label
 
 
-def _names_beside(directory: Path) -> list[str] | None:
+def _names_in_classes_file(directory: Path) -> list[str] | None:
     path = directory / "classes.json"
     if not path.exists():
         return None
@@ -178,7 +178,7 @@ def _names_beside(directory: Path) -> list[str] | None:
             raise TypeError("names must be text")
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f'{path} cannot be read ({error}): it should be like {{"names": ["cat", "dog"]}}; '
+            f'{path} cannot be read ({error}): it should look like {{"names": ["cat", "dog"]}}; '
             "correct or remove it"
         ) from error
     return names
@@ -187,7 +187,7 @@ def _names_beside(directory: Path) -> list[str] | None:
 def number_labels(
     columns: Sequence[pyarrow.Array], names: Sequence[str] | None, origin: str
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Labels of the parts as `int32` from 0, and the classes' names; text labels are sorted."""
+    """Return the labels of the parts as `int32` from 0, and the class names; text labels are sorted."""
     for column in columns:
         if column.null_count:
             raise InputError(f"{origin} has a row without a label: remove such rows")
@@ -199,7 +199,7 @@ def number_labels(
         unknown = sorted({text for part in texts for text in part} - set(numbers))
         if unknown:
             raise InputError(
-                f"label {unknown[0]!r} in {origin} is none of the training classes "
+                f"label {unknown[0]!r} in {origin} is not one of the training classes "
                 f"{', '.join(classes[:10])}: correct it or add it to the training part"
             )
         return [np.array([numbers[text] for text in part], np.int32) for part in texts], classes

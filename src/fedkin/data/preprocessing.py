@@ -1,15 +1,15 @@
 r"""The center's side of preprocessing: from the nodes' summaries to one transformation for all.
 
-The center merges the summaries of `summaries.py` into a `Preprocessing`, frozen and written as
-JSON, and sends it back; each node transforms its own rows with it. The merge is exact and does not
-cancel, however far a column is from zero (Chan, Golub and LeVeque, 1983): with counts $n_k$, means
+The center merges the summaries of `summaries.py` into a `Preprocessing`, which is immutable and can
+be written as JSON. Every node transforms its own rows with it. The merge is exact and loses no
+digits, however far a column is from zero (Chan, Golub and LeVeque, 1983): with counts $n_k$, means
 $m_k$ and sums of squared deviations $s_k$,
 
 $$m = \sum_k n_k m_k / n, \qquad s = \sum_k s_k + \sum_k n_k (m_k - m)^2.$$
 
 Only the nodes' training rows enter the statistics and the category lists. The validation and test
-tables judge what was learned, so nothing is fitted to them; they give summaries too, because their
-columns, kinds and classes are checked against the nodes'.
+tables evaluate the result, so nothing is fitted to them. They are summarized too, because their
+columns, kinds and classes must match those of the nodes.
 """
 
 import json
@@ -30,15 +30,15 @@ from fedkin.data.summaries import (
     categories_of,
 )
 from fedkin.data.tables import Table
-from fedkin.data.wording import closest, listing, owners, shorten
 from fedkin.errors import InputError
+from fedkin.messages import closest_name, join_names, listing, shorten
 
 FARTHEST = 1e6
-"""Standard deviations from the nodes' mean beyond which a value cannot be meant."""
+"""A value this many standard deviations from the nodes' mean must be a mistake."""
 
 
 class NumericColumn(Frozen):
-    """A missing value becomes the mean, that is 0 after standardization."""
+    """A standardized column. A missing value becomes 0, the mean."""
 
     kind: Literal["numeric"] = "numeric"
     name: str
@@ -47,7 +47,7 @@ class NumericColumn(Frozen):
 
 
 class CategoricalColumn(Frozen):
-    """One indicator a category, one more for a missing value or a category that no node has."""
+    """One indicator per category, and one for missing values and categories that no node has."""
 
     kind: Literal["categorical"] = "categorical"
     name: str
@@ -55,7 +55,7 @@ class CategoricalColumn(Frozen):
 
 
 class Classes(Frozen):
-    """The label of a classification: its classes in the order of the model's outputs."""
+    """The label of a classification, with its classes in the order of the model's outputs."""
 
     kind: Literal["classes"] = "classes"
     name: str
@@ -71,22 +71,22 @@ class Quantity(Frozen):
     standard_deviation: float = Field(gt=0)
 
     def restore(self, values: np.ndarray) -> np.ndarray:
-        """Bring standardized values back to the label's own unit."""
+        """Convert standardized values back to the label's unit."""
         return self.mean + self.standard_deviation * np.asarray(values, dtype=np.float64)
 
 
 class Preprocessing(Frozen):
-    """From a table to a matrix, the same way on every node."""
+    """How a table becomes a matrix, the same way on every node."""
 
     format: Literal["fedkin preprocessing 1"] = "fedkin preprocessing 1"
     columns: tuple[Annotated[NumericColumn | CategoricalColumn, Field(discriminator="kind")], ...]
     label: Annotated[Classes | Quantity, Field(discriminator="kind")]
     missing_codes: dict[str, float] = Field(default_factory=dict)
-    """By column, a number that stands for a missing value, such as a cholesterol of 0."""
+    """For some columns, the number that means a missing value, such as a cholesterol of 0."""
 
     @property
     def feature_names(self) -> list[str]:
-        """What each column of the matrix stands for."""
+        """The meaning of each column of the matrix."""
         names: list[str] = []
         for column in self.columns:
             if isinstance(column, NumericColumn):
@@ -97,7 +97,7 @@ class Preprocessing(Frozen):
         return names
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the preprocessing as JSON."""
         path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -109,20 +109,20 @@ class Preprocessing(Frozen):
             raise InputError(f"{path} cannot be read: {error.strerror}") from None
         except (ValidationError, ValueError, RecursionError):
             raise InputError(
-                f"{path} is damaged or was not written by fedkin fit; fit again"
+                f"{path} is damaged or was not written by fedkin fit; run fedkin fit again"
             ) from None
 
 
-def agree(
+def merge_summaries(
     nodes: Mapping[str, TableSummary],
     validation: TableSummary,
     test: TableSummary | None,
     label: str,
     missing_codes: Mapping[str, float] | None = None,
 ) -> Preprocessing:
-    """Merge the nodes' summaries (by node name); check that the other tables fit them.
+    """Merge the nodes' summaries, and check that the validation and test tables match them.
 
-    The nodes have summarized their tables with the missing codes already taken out.
+    The nodes replace missing codes by missing values before they summarize their tables.
     """
     tables = {f"node '{name}'": summary for name, summary in nodes.items()}
     tables["the validation table"] = validation
@@ -134,12 +134,12 @@ def agree(
         _check_present_everywhere(name, tables)
         _check_one_kind(name, tables)
         parts = [node.columns[name] for node in nodes.values()]
-        # Where no node has a value there is nothing to learn from.
+        # A column without a value on any node is of no use.
         if any(part.count for part in parts):
             columns.append(_merge_column(name, parts))
     if not columns:
         raise InputError(
-            "no column besides the label has a value on any node: nothing to learn from"
+            "no column besides the label has a value on any node: there is nothing to learn from"
         )
     if isinstance(validation.label, NumericSummary):
         merged: Classes | Quantity = _merge_quantity(nodes, label)
@@ -157,28 +157,28 @@ def _check_present_everywhere(name: str, tables: Mapping[str, TableSummary]) -> 
     holders = [owner for owner in tables if owner not in without]
     if len(holders) < len(without):
         raise InputError(
-            f"column '{shorten(name)}' is on {owners(holders)} only; leave it out "
+            f"column '{shorten(name)}' is on {join_names(holders)} only; leave it out "
             f"everywhere (--drop {shorten(name)}), or add it to the other tables"
         )
     own = [other for other in tables[without[0]].columns if other not in tables[holders[0]].columns]
-    near = closest(name, own)
+    near = closest_name(name, own)
     raise InputError(
-        f"column '{shorten(name)}' is missing on {owners(without)}"
+        f"column '{shorten(name)}' is missing on {join_names(without)}"
         + (f" (is it called '{shorten(near)}' there?)" if near else "")
         + f"; add it there, or leave it out everywhere (--drop {shorten(name)})"
     )
 
 
 def _check_one_kind(name: str, tables: Mapping[str, TableSummary]) -> None:
-    """Numbers on some and text on others is an error; a column without any value is of any kind."""
+    """Refuse a column with numbers on some tables and text on others; empty columns fit both."""
     filled = {owner: table.columns[name] for owner, table in tables.items()}
     texts = {owner: c for owner, c in filled.items() if isinstance(c, TextSummary) and c.count}
     numbers = [owner for owner, c in filled.items() if isinstance(c, NumericSummary) and c.count]
     if texts and numbers:
         example = next(iter(texts.values())).example
         raise InputError(
-            f"column '{shorten(name)}' holds text on {owners(list(texts))} (such as "
-            f"'{shorten(example)}') but numbers on {owners(numbers)}; "
+            f"column '{shorten(name)}' has text on {join_names(list(texts))} (such as "
+            f"'{shorten(example)}') but numbers on {join_names(numbers)}; "
             f"correct it, or make it a category everywhere (--categorical {shorten(name)})"
         )
 
@@ -196,7 +196,7 @@ def _merge_moments(parts: Sequence[NumericSummary]) -> tuple[float, float]:
     count = sum(part.count for part in parts)
     if count == 0:
         return 0.0, 0.0
-    # Around the first node's mean, so that the differences, not the means, are summed.
+    # Relative to the first node's mean, so that small differences are summed, not large means.
     start = next(part.mean for part in parts if part.count)
     mean = start + sum(part.count * (part.mean - start) for part in parts if part.count) / count
     squares = sum(
@@ -212,7 +212,7 @@ def _merge_quantity(nodes: Mapping[str, TableSummary], label: str) -> Quantity:
     mean, deviation = _merge_moments(parts)
     if deviation <= 1e-12 * abs(mean):
         raise InputError(
-            f"the label '{shorten(label)}' is {mean:g} in every row of every node: nothing to learn"
+            f"the label '{shorten(label)}' is {mean:g} in every row of every node: there is nothing to learn"
         )
     return Quantity(name=label, mean=mean, standard_deviation=deviation)
 
@@ -229,7 +229,7 @@ def _merge_classes(
     if len(classes) == 1:
         raise InputError(
             f"the label '{shorten(label)}' is '{shorten(classes[0])}' in every row of every table: "
-            "nothing to learn; is it the right column?"
+            "there is nothing to learn; is it the right column?"
         )
     for name in classes:
         holders = [owner for owner, own in held.items() if name in own]
@@ -238,24 +238,24 @@ def _merge_classes(
         if on_a_node and (len(holders) > 1 or len(nodes) == 1):
             continue
         raise InputError(
-            f"the label '{shorten(name)}' is on {owners(holders)} but on no other node "
+            f"the label '{shorten(name)}' is on {join_names(holders)} but on no other node "
             f"(the others have {listing(categories_in_order(elsewhere))}); correct it, or leave "
             "those rows out"
         )
     judged = held["the validation table"]
     if len(judged) == 1:
         raise InputError(
-            f"the validation table holds only the class '{shorten(next(iter(judged)))}' of the "
-            f"label '{shorten(label)}': no model can be judged by it; add rows of another class"
+            f"the validation table has only the class '{shorten(next(iter(judged)))}' of the label "
+            f"'{shorten(label)}', so it cannot evaluate a model; add rows of another class"
         )
     return Classes(name=label, classes=tuple(classes))
 
 
-# What each node then does with its own rows
+# What each node does with its own rows
 
 
 def transform(table: Table, preprocessing: Preprocessing) -> np.ndarray:
-    """Return the table's features as a matrix, `float32`, one row a row."""
+    """Return the table's features as a `float32` matrix, in the order of the rows."""
     table = table.with_missing_codes(preprocessing.missing_codes)
     blocks = []
     for column in preprocessing.columns:
@@ -271,19 +271,19 @@ def _standardize(table: Table, column: NumericColumn, values: Column) -> np.ndar
     if not is_numeric(values):
         row = first_text(values) or 0
         raise InputError(
-            f"{table.owner}: column '{shorten(column.name)}' holds '{shorten(values[row])}' in "
-            f"{table.where(row)}; the nodes have numbers there"
+            f"{table.owner}: column '{shorten(column.name)}' has '{shorten(values[row])}' in "
+            f"{table.where(row)}, but the nodes have numbers; correct it, or leave it empty"
         )
-    # A column of one value has a deviation of a rounding error at the most.
+    # The deviation of a column with a single value is at most a rounding error.
     if column.standard_deviation <= 1e-12 * abs(column.mean):
         return np.zeros((table.rows, 1))
     standard = np.where(np.isnan(values), 0.0, (values - column.mean) / column.standard_deviation)
     far = np.flatnonzero(np.abs(standard) > FARTHEST)
     if far.size:
         raise InputError(
-            f"{table.owner}: column '{shorten(column.name)}' holds {values[far[0]]:g} in "
+            f"{table.owner}: column '{shorten(column.name)}' has {values[far[0]]:g} in "
             f"{table.where(far[0])}, more than a million standard deviations from the nodes' "
-            f"mean {column.mean:g}; is it another unit?"
+            f"mean {column.mean:g}; is it in another unit?"
         )
     return standard[:, None]
 
@@ -296,7 +296,7 @@ def _indicate(column: CategoricalColumn, values: Column) -> np.ndarray:
 
 
 def transform_label(table: Table, preprocessing: Preprocessing) -> np.ndarray:
-    """Return the label: the number of each row's class, or the standardized quantity."""
+    """Return the number of each row's class, or the standardized quantity."""
     label = preprocessing.label
     values = table.column(label.name)
     if isinstance(label, Quantity):
@@ -306,7 +306,7 @@ def transform_label(table: Table, preprocessing: Preprocessing) -> np.ndarray:
 
 
 def unknown_categories(table: Table, preprocessing: Preprocessing) -> dict[str, list[str]]:
-    """Return, by column, the categories of a table that no node had."""
+    """Return the categories of a table, by column, that no node has."""
     found = {}
     for column in preprocessing.columns:
         if isinstance(column, CategoricalColumn):

@@ -1,9 +1,9 @@
-"""Where images come from: a data set by its name, to arrays.
+"""Load a data set of images by its name.
 
-load_images("digits")               embedded, no files needed
+load_images("digits")               built in, no files needed
 load_images("fashion-mnist")        FEDKIN_DATA/fashion-mnist/{train,test}.parquet, else the hub
 load_images("./my-pictures")        a directory: Parquet files or train/CLASS/picture.png
-load_images("owner/name")           any data set of images on the hub
+load_images("owner/name")           any data set of images from the hub
 """
 
 import difflib
@@ -37,7 +37,7 @@ class KnownDataSet:
     name: str
     summary: str
     directories: tuple[str, ...] = ()
-    """Where it may be in the data directory, best first; none: embedded."""
+    """Where it may be in the data directory, best first; empty if it is built in."""
     hub_id: str | None = None
 
 
@@ -73,7 +73,7 @@ DATA_SETS: dict[str, KnownDataSet] = {
 
 
 def data_directory(directory: Path | None = None) -> Path | None:
-    """The directory with the data sets: the one given, else `FEDKIN_DATA`, else none."""
+    """Return the directory with the data sets: the given one, else `FEDKIN_DATA`, else None."""
     given = directory if directory is not None else os.environ.get("FEDKIN_DATA") or None
     if given is None:
         return None
@@ -81,13 +81,13 @@ def data_directory(directory: Path | None = None) -> Path | None:
     if not path.is_dir():
         origin = "the data directory" if directory is not None else "FEDKIN_DATA"
         raise InputError(
-            f"{origin} {path} is not a directory: name the one that holds mnist/, fashion-mnist/, …"
+            f"{origin} {path} is not a directory: name the one that contains mnist/, fashion-mnist/, …"
         )
     return path
 
 
 def find(name: str, directory: Path | None = None) -> Path | None:
-    """The directory of a known data set on this machine, or None."""
+    """Return the directory of a known data set on this machine, or None."""
     root = data_directory(directory)
     known = DATA_SETS[name]
     if root is None:
@@ -98,7 +98,12 @@ def find(name: str, directory: Path | None = None) -> Path | None:
 def load_images(
     name: str, directory: Path | None = None, *, progress: Progress | None = None
 ) -> ImageSource:
-    """Load a data set by name, path or hub id; `directory` takes the place of `FEDKIN_DATA`."""
+    """Load a data set by name, path or hub id; `directory` replaces `FEDKIN_DATA`.
+
+    >>> source = load_images("digits")
+    >>> source.train_images.shape, source.test_images.shape, source.classes[:3]
+    ((1198, 8, 8, 1), (599, 8, 8, 1), ('0', '1', '2'))
+    """
     if name == "digits":
         return _digits()
     if name in DATA_SETS:
@@ -106,19 +111,22 @@ def load_images(
     path = resolve(name, directory)
     if path is not None:
         return _load_directory(name, path, progress)
-    return load_from_hub(name, name, f"There is no directory {name} here either", progress)
+    return load_from_hub(name, name, f"There is no directory {name} either", progress)
 
 
 def resolve(name: str, directory: Path | None = None) -> Path | None:
-    """The directory that a name stands for, or None for a known data set or a hub id.
+    """Return the directory that a name refers to, or None for a known data set or a hub id.
 
-    A bare name is looked for among the data sets first: a study's results may be kept in a directory
-    of the same name. Names that stand for nothing are errors: this is the cheap check before a long load.
+    A bare name is looked up in the data directory first, because a study's results may be in a
+    directory with the same name. A name that refers to nothing is an error: this is the cheap check
+    before a long load.
     """
     if name in DATA_SETS:
         return None
     if not name.strip():
-        raise InputError(f"no data set is named: choose one of {', '.join(DATA_SETS)}, or a path")
+        raise InputError(
+            f"the name of the data set is empty: choose one of {', '.join(DATA_SETS)}, or a path"
+        )
     root = data_directory(directory)
     here = Path(name).expanduser()
     among_data = [root / name] if root else []
@@ -159,12 +167,12 @@ def _load_known(
     if root is None:
         instead = (
             f"Put {files} into a directory {known.directories[0]} and set FEDKIN_DATA to the "
-            "directory that holds it"
+            "directory that contains it"
         )
     elif any(parquet.parquet_files(root).values()):
         raise InputError(
-            f"{root} holds a data set itself: name the directory above it, {root.parent}, as the "
-            "data directory"
+            f"{root} is itself a data set: use the directory above it, {root.parent}, as the data "
+            "directory"
         )
     else:
         instead = f"Put {files} into {root / known.directories[0]}"
@@ -179,14 +187,14 @@ def _load_directory(name: str, path: Path, progress: Progress | None) -> ImageSo
     release_files = downsampled_imagenet.release_files(path)
     if any(parquet_files.values()):
         files = [file for part in parquet_files.values() for file in part]
-        files += [beside] if (beside := path / "classes.json").exists() else []
+        files += [names] if (names := path / "classes.json").exists() else []
     elif any(release_files.values()):
         files = [file for part in release_files.values() for file in part]
     elif folders:
         files = [file for part in folders.values() for file in image_folders.folder_images(part)]
     else:
         raise InputError(
-            f"{path} holds no data set: expected train.parquet and test.parquet, or pictures as "
+            f"{path} is not a data set: expected train.parquet and test.parquet, or pictures as "
             "train/CLASS/picture.png and test/CLASS/picture.png"
         )
 
@@ -208,16 +216,16 @@ def _load_directory(name: str, path: Path, progress: Progress | None) -> ImageSo
 
 
 def _digits() -> ImageSource:
-    """Scikit-learn's digits; every third image is for testing.
+    """Return scikit-learn's digits; every third image is for testing.
 
-    The images stand in the order of their writers, and at first as 0, 1, …, 9, 0, 1, …: every third
-    (3 and 10 have no common factor) gives both parts all writers and all digits about evenly.
+    The images are ordered by writer and begin with 0, 1, …, 9, 0, 1, …. Since 3 and 10 have no common
+    factor, taking every third gives both parts all writers and nearly equal numbers of all digits.
     """
-    # Imported here, because scikit-learn takes seconds and few commands need it.
+    # Imported here because it takes seconds and few commands need it.
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
-    # Values are counts 0 … 16 of dark pixels in 4x4 blocks.
+    # Values count the dark pixels, 0 … 16, in 4x4 blocks.
     images = np.rint(np.asarray(pixels) * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
     labels = np.asarray(labels, np.int32)
     for_testing = np.arange(len(images)) % 3 == 2

@@ -1,8 +1,7 @@
-"""A node's side of preprocessing: what ONE node answers about its table, never a row.
+"""The node's side of preprocessing: what one node reports about its table, never a row.
 
-For a numeric column the count, the mean and the sum of squared deviations from it; for a text
-column its set of categories; for the label its set of classes. The center's side is
-`preprocessing.py`.
+A node reports the count, mean and sum of squared deviations of every numeric column, the categories
+of every text column, and the classes of the label. The center's side is `preprocessing.py`.
 """
 
 from collections.abc import Sequence
@@ -21,23 +20,22 @@ from fedkin.data.columns import (
     mostly_numbers,
 )
 from fedkin.data.tables import Table
-from fedkin.data.wording import shorten
 from fedkin.errors import InputError
+from fedkin.messages import shorten
+from fedkin.types import LearningTask
 
 MOST_CATEGORIES = 100
-"""A text column with more is a name or a number of a person: a node does not give that away."""
-
-Task: TypeAlias = Literal["classification", "regression"]
+"""A text column with more categories probably identifies people, so a node does not report it."""
 
 
 class Frozen(BaseModel):
-    """A message or a record: immutable, JSON both ways, no unknown keys, no NaN."""
+    """A message or a record: immutable, readable and writable as JSON, without unknown keys or NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class NumericSummary(Frozen):
-    """A numeric column: enough for its mean and standard deviation."""
+    """What the center needs for the mean and standard deviation of a numeric column."""
 
     kind: Literal["numeric"] = "numeric"
     count: int = Field(ge=0)
@@ -46,7 +44,7 @@ class NumericSummary(Frozen):
 
 
 class TextSummary(Frozen):
-    """A text column: which texts occur. `example` is one of them that is not a number."""
+    """The texts that occur in a text column. `example` is one of them that is not a number."""
 
     kind: Literal["text"] = "text"
     count: int = Field(ge=0)
@@ -58,7 +56,7 @@ ColumnSummary: TypeAlias = Annotated[NumericSummary | TextSummary, Field(discrim
 
 
 class TableSummary(Frozen):
-    """All that leaves a node before training."""
+    """Everything that leaves a node before training."""
 
     rows: int = Field(ge=1)
     columns: dict[str, ColumnSummary]
@@ -66,13 +64,15 @@ class TableSummary(Frozen):
 
 
 def summarize(
-    table: Table, label: str, task: Task = "classification", categorical: Sequence[str] = ()
+    table: Table, label: str, task: LearningTask = "classification", categorical: Sequence[str] = ()
 ) -> TableSummary:
-    """Answer for one node: counts, means, squared deviations, categories and classes."""
+    """Summarize one node's table: counts, means, squared deviations, categories and classes."""
     table.column(label)
     features = {name: values for name, values in table.columns.items() if name != label}
     if not features:
-        raise InputError(f"{table.owner} has no column besides the label '{shorten(label)}'")
+        raise InputError(
+            f"{table.owner} has no column besides the label '{shorten(label)}': add at least one"
+        )
     return TableSummary(
         rows=table.rows,
         columns={
@@ -92,13 +92,13 @@ def _summarize_column(table: Table, name: str, categorical: bool) -> ColumnSumma
         slip = None if categorical or not mostly_numbers(values) else first_text(values)
         if slip is not None:
             raise InputError(
-                f"{table.owner}: column '{shorten(name)}' holds numbers, but '"
+                f"{table.owner}: column '{shorten(name)}' has numbers, but '"
                 f"{shorten(values[slip])}' in {table.where(slip)}; correct it, or leave it empty"
             )
         raise InputError(
-            f"{table.owner}: column '{shorten(name)}' has {len(categories)} different texts (at "
-            f"most {MOST_CATEGORIES} can be categories); if it is a name or number of a person, "
-            f"leave it out (--drop {shorten(name)}); if it holds numbers, write 3.5, not 3,5"
+            f"{table.owner}: column '{shorten(name)}' has {len(categories)} different texts, more than "
+            f"the {MOST_CATEGORIES} categories allowed; if it identifies people, leave it out "
+            f"(--drop {shorten(name)}); if it contains numbers, write 3.5, not 3,5"
         )
     present = ~missing_cells(values)
     example = first_text(values)
@@ -119,7 +119,7 @@ def _summarize_numbers(values: Column) -> NumericSummary:
     )
 
 
-def _summarize_label(table: Table, label: str, task: Task) -> ColumnSummary:
+def _summarize_label(table: Table, label: str, task: LearningTask) -> ColumnSummary:
     values = table.columns[label]
     if missing_cells(values).any():
         raise InputError(f"{table.owner} has rows without a label; leave them out")

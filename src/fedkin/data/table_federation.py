@@ -1,24 +1,16 @@
-"""From one table a node to the matrices of a federation."""
+"""From one table per node to the matrices of a federation."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from fedkin.data.preprocessing import Preprocessing, agree, transform, transform_label
-from fedkin.data.summaries import TableSummary, Task, summarize
+from fedkin.data.preprocessing import Preprocessing, merge_summaries, transform, transform_label
+from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table
-
-
-class Points(NamedTuple):
-    """What a model sees of a table."""
-
-    features: np.ndarray
-    labels: np.ndarray
+from fedkin.types import LearningTask, Points
 
 
 class TableFederation(NamedTuple):
-    """The matrices of every node, of the center, and how they were made."""
+    """The matrices of every node and of the center, and how they were made."""
 
     nodes: dict[str, Points]
     validation: Points
@@ -31,23 +23,38 @@ def federate(
     validation: Table,
     test: Table | None,
     label: str,
-    task: Task = "classification",
+    task: LearningTask = "classification",
     categorical: Sequence[str] = (),
     missing_codes: Mapping[str, float] | None = None,
 ) -> TableFederation:
-    """Let every node summarize its table, the center agree, and every node transform its rows."""
+    """Summarize every table, merge the summaries, and transform every table's rows.
 
-    def answer(table: Table) -> TableSummary:
+    >>> import numpy as np
+    >>> from fedkin.data.columns import column_from_text
+    >>> def table(owner, ages, outcomes):
+    ...     columns = {"age": column_from_text(ages), "outcome": column_from_text(outcomes)}
+    ...     return Table(owner, columns, np.arange(1, len(ages) + 1), "row")
+    >>> federation = federate(
+    ...     {"zurich": table("zurich", ["20", "40"], ["no", "yes"])},
+    ...     table("the validation table", ["30", "?"], ["yes", "no"]),
+    ...     None,
+    ...     label="outcome",
+    ... )
+    >>> federation.nodes["zurich"].inputs.tolist(), federation.validation.inputs.tolist()
+    ([[-1.0], [1.0]], [[0.0], [0.0]])
+    """
+
+    def summary(table: Table) -> TableSummary:
         without_codes = table.with_missing_codes(missing_codes or {})
         return summarize(without_codes, label, task, categorical)
 
     def points(table: Table) -> Points:
         return Points(transform(table, preprocessing), transform_label(table, preprocessing))
 
-    preprocessing = agree(
-        {name: answer(table) for name, table in nodes.items()},
-        answer(validation),
-        None if test is None else answer(test),
+    preprocessing = merge_summaries(
+        {name: summary(table) for name, table in nodes.items()},
+        summary(validation),
+        None if test is None else summary(test),
         label,
         missing_codes,
     )

@@ -1,7 +1,6 @@
-"""One table a node: reading a CSV or Parquet file, with an answer for everything that can be wrong.
+"""Read a table from a CSV or Parquet file, with a message for everything that can be wrong.
 
-The same rules hold for CSV and for Parquet (see `columns.py`), so that two nodes may use different
-formats.
+The same rules apply to CSV and Parquet (see `columns.py`), so that nodes may use different formats.
 """
 
 import csv
@@ -25,33 +24,34 @@ from fedkin.data.columns import (
     text_column,
     without_code,
 )
-from fedkin.data.wording import listing, nearest, shorten
 from fedkin.errors import InputError
+from fedkin.messages import did_you_mean, listing, shorten
 
+PARQUET_MAGIC = b"PAR1"
 LARGEST = 1e100
-"""Numbers beyond this cannot be squared and summed; nobody measures them either."""
+"""Larger numbers cannot be squared and summed, and are no measurements."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one file, by column. `owner` names it in messages: `node 'zurich'`."""
+    """The rows of one file, by column. `owner` names the table in messages: `node 'zurich'`."""
 
     owner: str
     columns: Mapping[str, Column]
     positions: np.ndarray
-    """Where each row is in its file, for messages."""
+    """The position of each row in its file, for messages."""
     unit: str
     """What `positions` count: `line` or `row`."""
     dropped: frozenset[str] = frozenset()
-    """The columns of the file that were left out on reading."""
+    """The columns of the file that were not read."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.positions)
 
     def take(self, indices: np.ndarray, owner: str | None = None) -> "Table":
-        """Return the table of these rows only."""
+        """Return a table with these rows only."""
         return Table(
             owner=owner or self.owner,
             columns={name: values[indices] for name, values in self.columns.items()},
@@ -65,14 +65,14 @@ class Table:
         return replace(self, columns={**self.columns, name: values})
 
     def column(self, name: str) -> Column:
-        """Return a column; if there is none of that name, say which names come near."""
+        """Return a column; if there is none with that name, suggest a close one."""
         if name not in self.columns:
             names = [*self.columns, *sorted(self.dropped)]
-            raise InputError(f"{self.owner} has no column '{name}'{nearest(name, names)}")
+            raise InputError(f"{self.owner} has no column '{name}'{did_you_mean(name, names)}")
         return self.columns[name]
 
     def with_missing_codes(self, codes: Mapping[str, float]) -> "Table":
-        """Return the table with the number that stands for a missing value in a column made so."""
+        """Return the table with these numbers, by column, replaced by missing values."""
         return replace(
             self,
             columns={
@@ -88,15 +88,15 @@ class Table:
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How the files are written: the same for all tables of a federation."""
+    """The format of the files, which is the same for all tables of a federation."""
 
     separator: str = ","
     header: bool = True
-    """Whether CSV files begin with the columns' names; if not, they are numbered."""
+    """Whether CSV files begin with the columns' names; if not, columns are numbered."""
     names: tuple[str, ...] | None = None
     """The columns' names, for CSV files without a header line."""
     drop: tuple[str, ...] = ()
-    """Columns to leave out, wherever they occur."""
+    """Columns to leave out, in any table that has them."""
     only: tuple[str, ...] | None = None
     """The columns to read; None for all."""
 
@@ -109,16 +109,25 @@ class TableFormat:
             _check_names(self.names, "the list of column names")
 
     def wants(self, column: str) -> bool:
-        """Tell whether a column is to be read."""
+        """Tell whether to read a column."""
         return column not in self.drop and (self.only is None or column in self.only)
 
 
 def read_table(path: str | Path, owner: str, table_format: TableFormat | None = None) -> Table:
-    """Read a CSV or Parquet file."""
+    """Read a CSV or Parquet file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     path = Path(directory) / "zurich.csv"
+    ...     _ = path.write_text("age,sex\\n51,f\\n?,m\\n")
+    ...     table = read_table(path, "node 'zurich'")
+    >>> table.rows, table.column("age"), table.column("sex").tolist()
+    (2, array([51., nan]), ['f', 'm'])
+    """
     table_format = table_format or TableFormat()
     path = Path(path)
     content = _read_bytes(path, owner)
-    if path.suffix.lower() in {".parquet", ".pq"} or content.startswith(b"PAR1"):
+    if _has_parquet(path, content):
         table = _parse_parquet(content, f"{owner} ({path})", table_format)
     else:
         table = _parse_csv(content, f"{owner} ({path})", table_format)
@@ -127,16 +136,28 @@ def read_table(path: str | Path, owner: str, table_format: TableFormat | None = 
     return replace(table, owner=owner)
 
 
+def is_parquet(path: Path) -> bool:
+    """Tell whether a file is read as Parquet: by its name, or by its first bytes."""
+    if not path.is_file():  # what is read from a pipe is gone
+        return False
+    with path.open("rb") as file:
+        return _has_parquet(path, file.read(len(PARQUET_MAGIC)))
+
+
+def _has_parquet(path: Path, content: bytes) -> bool:
+    return path.suffix.lower() in {".parquet", ".pq"} or content.startswith(PARQUET_MAGIC)
+
+
 def _read_bytes(path: Path, owner: str) -> bytes:
     if path.is_dir():
         raise InputError(f"{owner}: {path} is a directory; name one CSV or Parquet file in it")
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        beside = []
+        neighbors = []
         if path.parent.is_dir():
-            beside = [other.name for other in path.parent.iterdir() if other.is_file()]
-        close = get_close_matches(path.name, beside, n=1, cutoff=0.8)
+            neighbors = [other.name for other in path.parent.iterdir() if other.is_file()]
+        close = get_close_matches(path.name, neighbors, n=1, cutoff=0.8)
         hint = f"did you mean {path.parent / close[0]}?" if close else "check the path"
         raise InputError(f"{owner}: there is no file {path}; {hint}") from None
     except (OSError, ValueError) as error:
@@ -194,17 +215,17 @@ def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
 
 
 def _decode(content: bytes, owner: str) -> str:
-    """Return the text of a CSV file, or say what kind of file it is instead."""
+    """Return the text of a CSV file, or say what other kind of file it is."""
     known = {
         b"PK\x03\x04": "is an Excel workbook or a zip archive; save the sheet as 'CSV UTF-8'",
         b"\xd0\xcf\x11\xe0": "is an old Excel workbook; save the sheet as 'CSV UTF-8'",
         b"\x1f\x8b": "is compressed; unpack it first",
-        b"\xff\xfe": "is written in UTF-16; save it as 'CSV UTF-8'",
-        b"\xfe\xff": "is written in UTF-16; save it as 'CSV UTF-8'",
+        b"\xff\xfe": "is UTF-16 text; save it as 'CSV UTF-8'",
+        b"\xfe\xff": "is UTF-16 text; save it as 'CSV UTF-8'",
     }
-    for start, answer in known.items():
+    for start, problem in known.items():
         if content.startswith(start):
-            raise InputError(f"{owner} {answer}")
+            raise InputError(f"{owner} {problem}")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -213,17 +234,17 @@ def _decode(content: bytes, owner: str) -> str:
             f"{owner} is not UTF-8 text (line {line}); save it as 'CSV UTF-8'"
         ) from None
     if "\0" in text:
-        raise InputError(f"{owner} holds binary data; give a CSV or a Parquet file")
+        raise InputError(f"{owner} contains binary data; use a CSV or Parquet file")
     return text
 
 
 def _column_names(first: Sequence[str], owner: str, table_format: TableFormat) -> list[str]:
-    """Return the columns' names: of the header line, of the user, or numbered."""
+    """Return the columns' names: from the header line, from the user, or numbered."""
     if table_format.names is not None:
         names = list(table_format.names)
         if sorted(first) == sorted(names):
             raise InputError(
-                f"{owner} has a header line of its own; leave out the list of column names"
+                f"{owner} already has a header line; leave out the list of column names"
             )
         if len(first) != len(names):
             raise InputError(
@@ -235,7 +256,7 @@ def _column_names(first: Sequence[str], owner: str, table_format: TableFormat) -
         return [f"column{position}" for position in range(1, len(first) + 1)]
     if len(first) > 1 and all(number(cell) is not None or is_missing(cell) for cell in first):
         raise InputError(
-            f"{owner}: the first line holds numbers ({listing(first, 3)}), not column names; "
+            f"{owner}: the first line has numbers ({listing(first, 3)}), not column names; "
             "if the file has no header line, name the columns (--columns a,b,c)"
         )
     if len(first) == 1:
@@ -278,7 +299,7 @@ def _refuse_huge(table: Table) -> None:
             huge = np.flatnonzero(np.abs(values) > LARGEST)
             if huge.size:
                 raise InputError(
-                    f"{table.owner}: column '{shorten(name)}' holds {values[huge[0]]:g} in "
+                    f"{table.owner}: column '{shorten(name)}' has {values[huge[0]]:g} in "
                     f"{table.where(huge[0])}; use a finite number, or leave the cell empty"
                 )
 
@@ -292,7 +313,7 @@ def _parse_parquet(content: bytes, owner: str, table_format: TableFormat) -> Tab
         names = [
             name
             for name in file.schema_arrow.names
-            # The index that pandas adds on writing is not one of the user's columns.
+            # The index that pandas adds is not one of the user's columns.
             if not re.fullmatch(r"__index_level_\d+__", name)
         ]
         _check_names(names, owner)
@@ -329,6 +350,6 @@ def _arrow_column(values: pa.ChunkedArray, name: str, owner: str) -> Column:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
         return column_from_text(values.to_pylist())
     raise InputError(
-        f"{owner}: column '{shorten(name)}' holds {kind}, not numbers or texts; "
+        f"{owner}: column '{shorten(name)}' has the type {kind}, not numbers or texts; "
         f"convert it, or leave it out (--drop {shorten(name)})"
     )

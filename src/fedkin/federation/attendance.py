@@ -1,46 +1,57 @@
-"""Nodes that may fail to answer, or answer nonsense: who takes part, and what stands in for the rest.
+"""Nodes that may fail to answer, or answer nonsense: who takes part, and what happens to the rest.
 
-Every reply is checked. A node whose reply is missing or bad is left out of that synchronization: the
-weighted mean of the other replies stands in for its own, which makes every weighted sum what it would
-be with the weights renormalized over the others, and moves the weight of a node whose slope is not
-known neither up nor down. It also is a strike. A node with three strikes in a row is dropped; one that
-has come back is taken in when the next outer step begins.
+Every reply is checked. A node whose reply is missing or bad is left out of that synchronization: a weighted
+sum is what it would be with its weight shared out among the others, and its numbers are NaN, for the method
+to fill. It also is a strike. A node with three strikes in a row is dropped; one that has come back rejoins
+at the start of the next outer step.
 """
 
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.federation.base import Cost, Replies
+from fedkin.federation.aggregate import combine
+from fedkin.federation.base import Cost, Reply, Request, WeightedSum, as_array
 from fedkin.federation.checks import find_faults
+from fedkin.federation.series import SeriesBook
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
 logger = logging.getLogger(__name__)
 
 STRIKES = 3
-"""A node that has failed so many times in a row is dropped."""
+"""A node that fails this many times in a row is dropped."""
 
 FEWEST_NODES = 2
 """With fewer nodes there is nobody to weigh against anybody."""
 
 
 class TooFewNodesError(FedkinError):
-    """So many nodes are gone that the run cannot go on; its checkpoint is there to resume from."""
+    """Too many nodes are gone for the run to continue; its checkpoint is there to resume from."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One request as it concerns one node."""
+
+    request: Request
+    models: tuple[int, ...]
+    """The models that the node works for, by number."""
+    begins: Mapping[str, Mapping[str, Array]]
+    """The slots that have to begin, with the vectors for it."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one request to one node."""
+    """What became of the requests to one node."""
 
-    replies: Mapping[str, np.ndarray] | None
-    """The named replies; None if there are none."""
+    replies: Mapping[str, Mapping[str, np.ndarray]] | None
+    """For each request the named replies, with a row per model; None if there are none."""
     fault: str | None = None
     """Why there are none."""
     evaluations: int = 0
@@ -49,10 +60,14 @@ class Answer:
     bytes_down: int = 0
 
 
-class AttendedFederation(ABC):
-    """A federation that goes on without those who are missing.
+Good = dict[int, Mapping[str, Mapping[str, np.ndarray]]]
+"""The good replies by node and request."""
 
-    A subclass carries the messages (`ask`) and looks for nodes that have come back (`seek`).
+
+class AttendedFederation(ABC):
+    """A federation that continues without those who are missing.
+
+    A subclass carries the messages (`ask`) and looks for nodes that have come back (`find_returned`).
 
     Args:
         objective: The model that the nodes train.
@@ -65,87 +80,54 @@ class AttendedFederation(ABC):
         self.names = tuple(names)
         self.batches = batches
         self.present = np.ones(len(self.names), bool)
+        self.ask_all = False
+        self.series = SeriesBook()
         self._strikes = np.zeros(len(self.names), int)
         self._notes: dict[str, int] = {}
 
     @abstractmethod
     def ask(
-        self,
-        nodes: Sequence[int],
-        task: str,
-        message: Mapping[str, np.ndarray],
-        *,
-        key: Key,
-        start: bool,
-        options: Mapping[str, Any],
-    ) -> list[Answer]:
-        """Send one request to each of these nodes and wait for their answers, in the same order."""
+        self, assignments: Mapping[int, Mapping[str, Assignment]], key: Key
+    ) -> dict[int, Answer]:
+        """Send each of some nodes its requests, in one message, and wait for the answers."""
 
     @abstractmethod
-    def seek(self, absent: Sequence[int]) -> list[int]:
+    def find_returned(self, absent: Sequence[int]) -> list[int]:
         """Return those of the absent nodes that are there again and ready to work."""
 
-    def call(
-        self,
-        task: str,
-        message: Mapping[str, Array | float],
-        *,
-        key: Key,
-        node_weights: Array | None = None,
-        start: bool = False,
-        **options: Any,
-    ) -> tuple[Replies, Cost]:
-        """Ask the nodes that take part. See `Federation.call`."""
-        arrays = {name: _as_numpy(value) for name, value in message.items()}
+    def exchange(self, *, key: Key, **requests: Request) -> Reply:
+        """Ask the nodes that take part. See `Federation.exchange`."""
+        started: set[str] = set()
+        for request in requests.values():
+            self.series.start(request, started)
         cost = Cost()
-        good: dict[int, Mapping[str, np.ndarray]] = {}
-        # If nobody answers, the fault may lie in between: ask again, until everybody is dropped.
-        while not good:
-            asked = np.flatnonzero(self.present).tolist()
-            answers = self.ask(asked, task, arrays, key=key, start=start, options=options)
-            cost += self._cost(asked, answers)
-            good = self._sift(task, asked, answers, arrays)
+        good: Good = {}
+        # If nobody who counts answers, the fault may lie in between: ask again, until they are dropped.
+        while not all(self._is_answered(name, each, good) for name, each in requests.items()):
+            current = {name: self._for_those_present(each) for name, each in requests.items()}
+            assignments = self._assign(current)
+            if not assignments:
+                break  # all that were to be asked have been dropped
+            answers = self.ask(assignments, key)
+            cost += self._cost(answers)
+            good = self._sift(assignments, answers)
+            requests = current
             if np.count_nonzero(self.present) < min(FEWEST_NODES, len(self.names)):
-                self._refuse_to_go_on()
-        weights = None if node_weights is None else np.asarray(node_weights)
-        return stand_in(good, len(self.names), weights), cost
-
-    def _sift(
-        self,
-        task: str,
-        asked: Sequence[int],
-        answers: Sequence[Answer],
-        sent: Mapping[str, np.ndarray],
-    ) -> dict[int, Mapping[str, np.ndarray]]:
-        """Return the good replies by node; every other one is a strike."""
-        replies = [answer.replies for answer in answers]
-        faults = find_faults(task, replies, sent, self.objective.size)
-        good = {}
-        for node, answer, fault in zip(asked, answers, faults, strict=True):
-            if answer.replies is None or fault is not None:
-                self._strike(node, answer.fault or fault or "no answer")
-            else:
-                self._strikes[node] = 0
-                good[node] = answer.replies
-        return good
-
-    def _cost(self, asked: Sequence[int], answers: Sequence[Answer]) -> Cost:
-        points = np.zeros(len(self.names), int)
-        points[asked] = [answer.evaluations for answer in answers]
-        return Cost(
-            synchronizations=1,
-            bytes_up=sum(answer.bytes_up for answer in answers),
-            bytes_down=sum(answer.bytes_down for answer in answers),
-            node_points=tuple(points.tolist()),
-        )
+                self._give_up()
+        for node in good:
+            for request in requests.values():
+                models = self._models_of(request, node)
+                for slot in request.task.slots:
+                    self.series.mark(slot, [(model, node) for model in models])
+        return Reply({name: self._combine(name, requests[name], good) for name in requests}, cost)
 
     def begin_step(self, step: int) -> None:
-        """Take in the nodes that have come back."""
+        """Let the nodes that have come back rejoin."""
         absent = np.flatnonzero(~self.present).tolist()
-        for node in self.seek(absent) if absent else []:
+        for node in self.find_returned(absent) if absent else []:
             self.present[node] = True
             self._strikes[node] = 0
-            self._note(f"{self.names[node]} is back and takes part again")
+            self.note(f"{self.names[node]} is back and takes part again")
 
     def end_step(self) -> tuple[str, ...]:
         """Return what went wrong since the last call, each with how often it did."""
@@ -155,54 +137,126 @@ class AttendedFederation(ABC):
         self._notes.clear()
         return notes
 
-    def _strike(self, node: int, fault: str) -> None:
-        self._strikes[node] += 1
-        self._note(f"{self.names[node]} was left out of a synchronization: {fault}")
-        if self._strikes[node] >= STRIKES:
-            self.present[node] = False
-            self._note(f"{self.names[node]} was dropped after {STRIKES} failures in a row")
-
-    def _refuse_to_go_on(self) -> None:
-        left = " and ".join(np.array(self.names)[self.present]) or "none"
-        why = "; ".join(self.end_step())
-        raise TooFewNodesError(
-            f"fewer than {FEWEST_NODES} nodes are left ({left}), too few to go on: {why}. Bring the nodes "
-            "back and go on with --resume: nothing is lost but this step"
-        )
-
-    def _note(self, note: str) -> None:
+    def note(self, note: str) -> None:
+        """Remember, in a sentence, that something went wrong with a node."""
         logger.warning("%s", note)
         self._notes[note] = self._notes.get(note, 0) + 1
 
+    def _asked(self, request: Request) -> np.ndarray:
+        return request.asked(len(self.names), ask_all=self.ask_all) & self.present
 
-def stand_in(
-    good: Mapping[int, Mapping[str, np.ndarray]], nodes: int, weights: np.ndarray | None
-) -> Replies:
-    """Stack the replies over all nodes, the weighted mean of the good ones in place of all others.
+    def _models_of(self, request: Request, node: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(self._asked(request)[:, node]).tolist())
 
-    With r_j the good replies and w_j their weights, every other node is given Σ_j w_j r_j / Σ_j w_j;
-    Σ_k w_k r_k over all nodes is then that same mean, as weights sum to one.
-    """
-    numbers = list(good)
-    shares = np.ones(len(numbers)) if weights is None else weights[numbers].astype(np.float64)
-    if not shares.sum() > 0:
-        shares = np.ones(len(numbers))
-    shares = shares / shares.sum()
-    stacked: Replies = {}
-    for name in good[numbers[0]]:
-        own = np.stack([np.asarray(good[number][name]) for number in numbers])
-        every = np.empty((nodes, *own.shape[1:]), own.dtype)
-        if len(numbers) < nodes:
-            # A good reply of weight zero may still be no number where all nodes have diverged.
-            counted = np.where(shares.reshape(-1, *[1] * (own.ndim - 1)) > 0, own, 0)
-            every[:] = np.tensordot(shares, counted, axes=1).astype(own.dtype)
-        every[numbers] = own
-        stacked[name] = jnp.asarray(every)
-    return stacked
+    def _for_those_present(self, request: Request) -> Request:
+        """Give all present nodes the same weight where every node that had one has been dropped."""
+        if not isinstance(request, WeightedSum):
+            return request
+        weights = np.atleast_2d(np.asarray(request.weights))
+        lost = ~((weights > 0) & self.present).any(axis=1, keepdims=True)
+        if not lost.any():
+            return request
+        equal = self.present / np.count_nonzero(self.present)
+        filled = jnp.asarray(np.where(lost, equal, weights), weights.dtype)
+        return request.with_weights(filled if request.models is not None else filled[0])
 
+    def _assign(self, requests: Mapping[str, Request]) -> dict[int, dict[str, Assignment]]:
+        assignments: dict[int, dict[str, Assignment]] = {}
+        for name, request in requests.items():
+            for node in np.flatnonzero(self._asked(request).any(axis=0)).tolist():
+                models = self._models_of(request, node)
+                items = [(model, node) for model in models]
+                begins = {
+                    slot.name: self.series.vectors(slot)
+                    for slot in request.task.slots
+                    if self.series.missing(slot, items).any()
+                }
+                assignments.setdefault(node, {})[name] = Assignment(request, models, begins)
+        return assignments
 
-def _as_numpy(value: Array | float) -> np.ndarray:
-    """Give a plain number the type of all others, as the simulation does."""
-    return np.asarray(
-        jnp.asarray(np.asarray(value)) if not isinstance(value, np.ndarray) else value
-    )
+    def _is_answered(self, name: str, request: Request, good: Good) -> bool:
+        """Tell whether enough good replies are there: for a sum, of a node that counts."""
+        if not good:
+            return False
+        needed = self._asked(request)
+        if isinstance(request, WeightedSum):
+            needed &= np.atleast_2d(np.asarray(request.weights)) > 0
+        answered = np.isin(
+            np.arange(len(self.names)), [node for node in good if name in good[node]]
+        )
+        return bool((needed & answered).any(axis=1).all()) or not needed.any()
+
+    def _sift(
+        self,
+        assignments: Mapping[int, Mapping[str, Assignment]],
+        answers: Mapping[int, Answer],
+    ) -> Good:
+        """Return the good replies by node; every other node gets a strike."""
+        faults: dict[int, str] = {
+            node: answer.fault or "no answer"
+            for node, answer in answers.items()
+            if answer.replies is None
+        }
+        for name in dict.fromkeys(name for own in assignments.values() for name in own):
+            nodes = [node for node in assignments if name in assignments[node]]
+            request = assignments[nodes[0]][name].request
+            found = find_faults(
+                request.task,
+                [(answers[node].replies or {}).get(name) for node in nodes],
+                [len(assignments[node][name].models) for node in nodes],
+                {key: np.asarray(as_array(value)) for key, value in request.message.items()},
+                self.objective.size,
+            )
+            for node, fault in zip(nodes, found, strict=True):
+                if fault is not None:
+                    faults.setdefault(node, fault)
+                elif name not in (answers[node].replies or {}):
+                    faults.setdefault(node, f"it did not answer {request.task.name}")
+        good: Good = {}
+        for node, answer in answers.items():
+            if node in faults or answer.replies is None:
+                self._strike(node, faults[node])
+            else:
+                self._strikes[node] = 0
+                good[node] = answer.replies
+        return good
+
+    def _combine(self, name: str, request: Request, good: Good) -> dict[str, Array]:
+        wanted = request.asked(len(self.names), ask_all=self.ask_all)
+        answered = [node for node in good if name in good[node]]
+        items = [(model, node) for node in answered for model in self._models_of(request, node)]
+        task, number = request.task, jnp.result_type(float)
+        nothing = dict.fromkeys(task.vector_replies, np.zeros((0, self.objective.size), number))
+        nothing |= dict.fromkeys(task.number_replies, np.zeros(0, number))
+        replies = {
+            reply: np.concatenate([empty, *(good[node][name][reply] for node in answered)])
+            for reply, empty in nothing.items()
+        }
+        return combine(request, wanted, items, replies)
+
+    def _cost(self, answers: Mapping[int, Answer]) -> Cost:
+        points = np.zeros(len(self.names), int)
+        for node, answer in answers.items():
+            points[node] = answer.evaluations
+        return Cost(
+            synchronizations=1,
+            bytes_up=sum(answer.bytes_up for answer in answers.values()),
+            bytes_down=sum(answer.bytes_down for answer in answers.values()),
+            node_points=tuple(points.tolist()),
+            nodes_asked=len(answers),
+        )
+
+    def _strike(self, node: int, fault: str) -> None:
+        self._strikes[node] += 1
+        self.note(f"{self.names[node]} was left out of a synchronization: {fault}")
+        if self._strikes[node] >= STRIKES:
+            self.present[node] = False
+            self.note(f"{self.names[node]} was dropped after {STRIKES} failures in a row")
+
+    def _give_up(self) -> None:
+        left = " and ".join(np.array(self.names)[self.present]) or "none"
+        why = "; ".join(self.end_step())
+        raise TooFewNodesError(
+            f"fewer than {FEWEST_NODES} nodes are left ({left}), too few to continue: {why}. Bring the nodes "
+            "back and continue with --resume: nothing is lost but this step"
+        )

@@ -144,6 +144,12 @@ class WeightedSum(Request):
                 f"{task.name}: {rows or 'no'} rows of weights for {self.models or 'no'} rows of vectors"
             )
 
+    def with_weights(self, weights: Array) -> "WeightedSum":
+        """Return the same request with other weights."""
+        return WeightedSum(
+            self.task, self.message, weights=weights, begin=self.begin, **self.options
+        )
+
     def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:
         # Weights that are NaN count: the sum then shows that something has diverged.
         counted = np.atleast_2d(np.asarray(self.weights)) != 0

@@ -21,7 +21,7 @@ from fedkin.compilation import Call, compile_side_by_side
 from fedkin.data.batches import OWN_FIELDS, NodeData
 from fedkin.federation.series import Item
 from fedkin.federation.task import EVALUATIONS, Slot, Task
-from fedkin.models.named import OWN_MODELS
+from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
@@ -189,7 +189,7 @@ class LocalWork:
 
     def _code(self, function: partial, arguments: tuple, own: bool) -> Call:
         """Say which code is needed."""
-        lasting = own and type(self._objective.model) in OWN_MODELS
+        lasting = own and type(self._objective.model) in BUILT_IN_MODELS
         return Call(function, arguments, lasting=lasting)
 
     @staticmethod

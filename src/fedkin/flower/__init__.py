@@ -1,8 +1,8 @@
-"""A federation over Flower: nodes are processes, on machines that hold their own data."""
+"""A federation over Flower: every node is a process, on the machine that has its data."""
 
 from pathlib import Path
 
 
 def app_directory() -> Path:
-    """Return the app to give to `flwr run`; it holds no code."""
+    """Return the directory of the app for `flwr run`; the app has no code."""
     return Path(__file__).parent / "app"

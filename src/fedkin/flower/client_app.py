@@ -1,4 +1,4 @@
-"""What Flower loads on a node: every kind of message is answered by `node.answer`."""
+"""What Flower's own SuperNode loads on a node: `node.answer` answers every kind of message."""
 
 from flwr.clientapp import ClientApp
 

@@ -1,71 +1,93 @@
-"""The seam over Flower: one message to each node, answered by `node.answer` where the data are."""
+"""The federation over Flower: one message to each node, which `node.answer` answers where the data are."""
 
 import logging
 import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import InputError
-from fedkin.federation.attendance import FEWEST_NODES, Answer, AttendedFederation
-from fedkin.flower.guard import FORMS, NUMBER, OPTION
+from fedkin.federation.attendance import (
+    FEWEST_NODES,
+    Answer,
+    Assignment,
+    AttendedFederation,
+)
+from fedkin.federation.base import Request, Revealed, WeightedSum, as_array
+from fedkin.federation.task import Slot
+from fedkin.flower.messenger import Messenger, Reply
 from fedkin.flower.node import write_key
 from fedkin.flower.node_settings import DESCRIBE
-from fedkin.flower.post import Post, Reply
-from fedkin.flower.wire import Parcel, Refusal, Value
-from fedkin.methods.tasks import TASKS
+from fedkin.flower.wire import (
+    NUMBER,
+    NUMBERS,
+    OPTION,
+    REVEALED,
+    SERIES,
+    SUM,
+    VECTOR,
+    Parcel,
+    Refusal,
+    Value,
+)
+from fedkin.models.named import l2_factor
 from fedkin.models.objective import Objective
 from fedkin.types import Key
 
 logger = logging.getLogger(__name__)
 
 JOINING_PATIENCE = 300.0
-"""Seconds, at least, for joining: a node then starts its worker's libraries and reads its data."""
+"""The least number of seconds for joining: a node then loads its libraries and reads its data."""
 
-SEEKING_PATIENCE = 30.0
-"""Seconds that the beginning of an outer step waits for nodes that have come back."""
+REJOINING_PATIENCE = 30.0
+"""Seconds that the beginning of an outer step waits for nodes that reconnect."""
 
 
 @dataclass(frozen=True)
-class Description:
-    """What a node says of itself before a run."""
+class NodeDescription:
+    """A node's description of itself before a run."""
 
     name: str
     node: int
-    """Flower's number of it."""
+    """Flower's number of the node."""
     summary: str
-    """The summary of its table, as JSON; empty where its data are images."""
+    """The summary of its table, as JSON; empty if its data are images."""
     shape: tuple[int, ...]
     """The shape of one image; empty for a table."""
 
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What a node has to know to take part in a run."""
+    """What a node must know to take part in a run."""
 
     run: str
-    """The run's own name: the same when it is resumed."""
+    """The name of the run, which is the same when it is resumed."""
     seed: int
     batch_size: int
     model: str
     task: str
     classes: int
-    l2: float | None = None
     preprocessing: Preprocessing | None = None
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Distinguishes this attempt at the run from earlier ones."""
 
-    def request(self, number: int) -> Parcel:
-        """Return the request to join, for the node of this number."""
+    def request(self, number: int, l2: float | None) -> Parcel:
+        """Return the request to join, for the node of this number.
+
+        Args:
+            number: The number of the node.
+            l2: The factor of ½‖θ‖² in the loss of the center's model; None if it is not fedkin's own.
+        """
         agreed = self.preprocessing
+        penalty: dict[str, Value] = {} if l2 is None else {"l2": float(l2)}
         return Parcel(
             {
+                **penalty,
                 "kind": "join",
                 "run": self.run,
                 "attempt": self.attempt,
@@ -75,33 +97,33 @@ class RunDescription:
                 "model": self.model,
                 "task": self.task,
                 "classes": self.classes,
-                "l2": -1.0 if self.l2 is None else float(self.l2),
                 "preprocessing": "" if agreed is None else agreed.model_dump_json(),
             }
         )
 
 
-AGAIN = 5.0
-"""Seconds, at most, after which a node that did not say who it is is asked again."""
+ASK_AGAIN_AFTER = 5.0
+"""The largest number of seconds until a node that did not describe itself is asked again."""
 
 
 def describe_nodes(
-    post: Post, wanted: int, patience: float, enough: int | None = None
-) -> list[Description]:
-    """Wait until so many nodes are connected and have said who they are; return them by name.
+    messenger: Messenger, wanted: int, patience: float, enough: int | None = None
+) -> list[NodeDescription]:
+    """Wait until this many nodes have connected and described themselves; return them by name.
 
-    A node that refuses is not asked a second time, but named if there are too few in the end; one that
-    does not answer is asked again while there is time.
+    A node that refuses is not asked a second time; if there are too few nodes in the end, the error gives
+    its reason. A node that does not answer is asked again while there is time.
 
     Args:
-        post: How messages travel.
-        wanted: How many nodes are waited for.
+        messenger: Sends the messages.
+        wanted: The number of nodes to wait for.
         patience: Seconds to wait for them.
-        enough: With so many of them go on when the time is over, if none has refused; None for all.
+        enough: The number of nodes that is enough when the time is over, if none has refused; None
+            for all.
     """
     deadline = time.monotonic() + patience
-    again: dict[int, float] = {}  # when to ask nodes that have been asked
-    known: dict[str, Description] = {}
+    again: dict[int, float] = {}  # when to ask a node that has been asked before
+    known: dict[str, NodeDescription] = {}
     faults: dict[int, str] = {}
     refused = False
     while len(known) < wanted:
@@ -109,15 +131,15 @@ def describe_nodes(
         settled = {node.node for node in known.values()}
         due = {
             node
-            for node in post.connected() - settled
+            for node in messenger.connected() - settled
             if node not in again or again[node] <= now <= deadline
         }
         if due:
             request = Parcel({"kind": DESCRIBE})
-            replies = post.exchange(dict.fromkeys(due, request), 0)
+            replies = messenger.exchange(dict.fromkeys(due, request), 0)
             for node, reply in replies.items():
-                description = _description(node, reply)
-                again[node] = time.monotonic() + min(AGAIN, patience / 5)
+                description = _read_description(node, reply)
+                again[node] = time.monotonic() + min(ASK_AGAIN_AFTER, patience / 5)
                 faults.pop(node, None)
                 if not isinstance(description, str) and description.name not in known:
                     known[description.name] = description
@@ -131,83 +153,74 @@ def describe_nodes(
         elif now > deadline:
             break
         else:
-            time.sleep(min(1.0, max(post.interval, 0.0)))
+            time.sleep(min(1.0, max(messenger.interval, 0.0)))
     if len(known) < (wanted if enough is None or refused else enough):
         names = ", ".join(sorted(known)) or "none"
         raise InputError(
-            f"{len(known)} of {wanted} nodes are there after {patience:g} s ({names}); "
+            f"{len(known)} of {wanted} nodes are ready after {patience:g} s ({names}); "
             + ("start the others" if not faults else "; ".join(faults.values()))
         )
     return [known[name] for name in sorted(known)]
 
 
-def _description(node: int, reply: Reply) -> Description | str:
+def _read_description(node: int, reply: Reply) -> NodeDescription | str:
     values = {} if reply.parcel is None else reply.parcel.values
     name, summary, shape = (values.get(key) for key in ("name", "summary", "shape"))
     if reply.parcel is None:
         return f"a node cannot take part: {reply.fault}"
     if not (isinstance(name, str) and isinstance(summary, str) and isinstance(shape, str)):
-        return "a node does not say who it is"
+        return "a node does not describe itself"
     lengths = tuple(int(length) for length in shape.split(",") if length.isdigit())
-    return Description(name, node, summary, lengths)
+    return NodeDescription(name, node, summary, lengths)
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Why a node cannot take part."""
+class JoinRefusal:
+    """The reason why a node cannot take part."""
 
     reason: str
-
-
-SLOTS = ("adjoint", "inner", "linearization", "target")
-"""The slots of a node's state that are begun by a series of calls."""
 
 
 class FlowerFederation(AttendedFederation):
     """The nodes of a run, each a process with its own data.
 
-    Every node joins the run first; this costs one synchronization. One that is not there, or does not
-    answer, is taken in when it is back.
+    Every node joins the run first, which costs one synchronization. A node that is missing or does not
+    answer joins when it is back.
 
     Args:
-        post: How messages travel.
-        objective: The model that the nodes train.
+        messenger: Sends the messages.
+        objective: The model that the nodes train. Its l2 is sent to them.
         names: The names of the run's nodes, in the order of their numbers.
-        nodes: Those of them that are there.
-        run: What the nodes have to know.
-        batches: The largest number of mini-batches of a node, where it is known without asking.
-        summaries: The summaries of the nodes' tables that the run was agreed on with, as JSON by name; a
-            node that comes back with another table is not taken in. None where data are images.
+        nodes: Those of them that are connected.
+        run: What the nodes must know.
+        batches: The largest number of mini-batches of a node, if it is known without asking.
+        summaries: The summaries of the nodes' tables on which the run's columns were agreed, as JSON by
+            name; a node that returns with another table may not join. None if the data are images.
     """
 
     def __init__(
         self,
-        post: Post,
+        messenger: Messenger,
         objective: Objective,
         names: Sequence[str],
-        nodes: Sequence[Description],
+        nodes: Sequence[NodeDescription],
         run: RunDescription,
         batches: int = 0,
         summaries: Mapping[str, str] | None = None,
     ) -> None:
-        self._post = post
+        self._messenger = messenger
         self._summaries = summaries
         self._run = run
         there = {node.name: node.node for node in nodes}
         self._addresses = [there.get(name) for name in names]
-        self._strangers: set[int] = set()  # connected, but not of this run
+        self._strangers: set[int] = set()  # connected, but not nodes of this run
         self._not_joined: set[int] = set()
-        self._begun = 0  # series of calls that have begun so far
-        self._series: dict[str, int] = dict.fromkeys(
-            SLOTS, 0
-        )  # for each slot, the series it belongs to
-        self._begin_vectors: dict[str, dict[str, np.ndarray]] = {}
         self._step = 0
         super().__init__(objective, names, batches)
         asked = [number for number, name in enumerate(names) if name in there]
-        joined = self._join(asked, max(post.patience, JOINING_PATIENCE))
+        joined = self._join(asked, max(messenger.patience, JOINING_PATIENCE))
         for number, outcome in joined.items():
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, JoinRefusal):
                 raise InputError(f"{names[number]} cannot take part: {outcome.reason}")
         sizes = {number: size for number, size in joined.items() if isinstance(size, int)}
         if len(sizes) < min(FEWEST_NODES, len(names)):
@@ -217,66 +230,67 @@ class FlowerFederation(AttendedFederation):
             )
         for number in sorted(set(range(len(names))) - set(sizes)):
             self.present[number] = False
-            self._note(f"{names[number]} is not there: the others begin without it")
+            self.note(f"{names[number]} is missing: the others begin without it")
         self.batches = max([batches, *sizes.values()])
 
     def ask(
-        self,
-        nodes: Sequence[int],
-        task: str,
-        message: Mapping[str, np.ndarray],
-        *,
-        key: Key,
-        start: bool,
-        options: Mapping[str, Any],
-    ) -> list[Answer]:
+        self, assignments: Mapping[int, Mapping[str, Assignment]], key: Key
+    ) -> dict[int, Answer]:
         """Send one message to each node. See `AttendedFederation.ask`.
 
-        A node that has missed the beginning of the series (it was away, or has lost its memory) says so,
-        and is asked a second time, with what the beginning needs.
+        A node that missed the beginning of a series (it was away, or has lost its memory) says so. It
+        is asked a second time, with everything that the beginning needs.
         """
-        begins = FORMS[task].begin_vectors
-        if start:
-            self._begun += 1
-            self._series |= dict.fromkeys(TASKS[task].slots, self._begun)
-            self._begin_vectors[task] = {name: message[name] for name in begins}
-        request = self._request(task, message, key, start, options)
-        replies = self._exchange(dict.fromkeys(nodes, request))
-        bytes_down = dict.fromkeys(nodes, sum(array.nbytes for array in message.values()))
-        late = [node for node in nodes if replies[node].refusal == Refusal.NOT_BEGUN]
-        if late and FORMS[task].begins and (not begins or task in self._begin_vectors):
+        parcels = {node: self._parcel(own, key) for node, own in assignments.items()}
+        bytes_down = {node: sent_bytes(parcel) for node, parcel in parcels.items()}
+        replies = self._exchange(parcels)
+        late = [node for node in assignments if replies[node].refusal == Refusal.NOT_BEGUN]
+        if late:
             names = ", ".join(self.names[node] for node in late)
-            logger.info("%s begins anew at %s: it has missed the beginning", names, task)
-            whole = {**message, **self._begin_vectors.get(task, {})}
-            again = self._request(task, whole, key, True, options)
-            replies |= self._exchange(dict.fromkeys(late, again))
-            for node in late:
-                bytes_down[node] += sum(array.nbytes for array in whole.values())
-        self._not_joined |= {node for node in nodes if replies[node].refusal == Refusal.NOT_JOINED}
-        return [_answer(replies[node], bytes_down[node]) for node in nodes]
+            logger.info("%s begins again: it missed the beginning", names)
+            again = {
+                node: self._parcel(
+                    {
+                        name: self._from_the_beginning(own)
+                        for name, own in assignments[node].items()
+                    },
+                    key,
+                )
+                for node in late
+            }
+            replies |= self._exchange(again)
+            for node, parcel in again.items():
+                bytes_down[node] += sent_bytes(parcel)
+        self._not_joined |= {
+            node for node in assignments if replies[node].refusal == Refusal.NOT_JOINED
+        }
+        return {
+            node: _to_answer(replies[node], own, bytes_down[node])
+            for node, own in assignments.items()
+        }
 
     def begin_step(self, step: int) -> None:
-        """Let nodes that have lost their memory join again, and take in those that are back."""
+        """Let nodes join again that have lost their memory or are back."""
         self._step = step
         forgetful = sorted(node for node in self._not_joined if self.present[node])
         if forgetful:
-            self._join(forgetful, min(self._post.patience, SEEKING_PATIENCE))
+            self._join(forgetful, min(self._messenger.patience, REJOINING_PATIENCE))
         super().begin_step(step)
 
-    def seek(self, absent: Sequence[int]) -> list[int]:
-        """Let the absent nodes that are connected again join; without keys they have new addresses."""
-        connected = self._post.connected()
-        patience = min(self._post.patience, SEEKING_PATIENCE)
+    def find_returned(self, absent: Sequence[int]) -> list[int]:
+        """Let absent nodes that are connected again join; without keys, they have new addresses."""
+        connected = self._messenger.connected()
+        patience = min(self._messenger.patience, REJOINING_PATIENCE)
         gone = {self.names[node]: node for node in absent if self._addresses[node] not in connected}
         known = {address for address in self._addresses if address is not None}
         unknown = connected - known - self._strangers
         if gone and unknown:
             request = Parcel({"kind": DESCRIBE})
-            replies = self._post.exchange(dict.fromkeys(unknown, request), 0, patience)
+            replies = self._messenger.exchange(dict.fromkeys(unknown, request), 0, patience)
             for address, reply in replies.items():
-                found = _description(address, reply)
+                found = _read_description(address, reply)
                 if reply.silent:
-                    continue  # it is asked again when the next step begins
+                    continue  # it is asked again at the next step
                 if isinstance(found, str) or found.name not in gone:
                     self._strangers.add(address)
                 else:
@@ -290,85 +304,101 @@ class FlowerFederation(AttendedFederation):
     def _unchanged(
         self, nodes: Sequence[int], summaries: Mapping[str, str], patience: float
     ) -> list[int]:
-        """Return those of some nodes whose tables are what they were."""
+        """Return the nodes whose tables have not changed."""
         request = Parcel({"kind": DESCRIBE})
         unchanged = []
         for node, reply in self._exchange(dict.fromkeys(nodes, request), patience).items():
-            found = _description(self._address(node), reply)
+            found = _read_description(self._address(node), reply)
             if isinstance(found, str):
-                continue  # it does not answer: it is asked again when the next step begins
+                continue  # it does not answer: it is asked again at the next step
             if found.summary == summaries[self.names[node]]:
                 unchanged.append(node)
             else:
-                self._note(f"{self.names[node]} is back with another table: it is not taken in")
+                self.note(f"{self.names[node]} is back with another table and may not join")
         return unchanged
 
-    def export_state(self) -> dict[str, Any]:
-        """Return the numbers of the series and who takes part; what nodes remember stays with them."""
-        return {
-            "series": np.array([self._begun, *self._series.values()], np.int32),
-            "present": self.present.copy(),
-        }
+    def export_state(self) -> dict[str, np.ndarray]:
+        """Return the record of series and which nodes take part; the nodes' memory stays with them."""
+        return {"present": self.present.copy(), **self.series.export_arrays()}
 
-    def import_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `export_state` was; who was dropped then is taken in by the next step, if there."""
-        numbers = np.asarray(state["series"]).astype(int).tolist()
-        self._begun = numbers[0]
-        self._series |= zip(SLOTS, numbers[1:], strict=True)
-        np.logical_and(self.present, np.asarray(state["present"]), out=self.present)
+    def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
+        """Continue from an exported state; nodes that were dropped join at the next step, if connected."""
+        self.series.import_arrays(arrays)
+        np.logical_and(self.present, np.asarray(arrays["present"]), out=self.present)
 
-    def _request(
-        self,
-        task: str,
-        message: Mapping[str, np.ndarray],
-        key: Key,
-        begin: bool,
-        options: Mapping[str, Any],
-    ) -> Parcel:
-        slots = TASKS[task].slots
+    def _from_the_beginning(self, assignment: Assignment) -> Assignment:
+        begins = {slot.name: self.series.vectors(slot) for slot in assignment.request.task.slots}
+        return replace(assignment, begins=begins)
+
+    def _parcel(self, assignments: Mapping[str, Assignment], key: Key) -> Parcel:
+        """Put the requests to one node into one message; an array that several share is sent once."""
         values: dict[str, Value] = {
-            "kind": "task",
-            "task": task,
-            "begin": begin,
+            "kind": "exchange",
             "attempt": self._run.attempt,
-            "series": self._series[slots[0]] if slots else 0,
             "step": self._step,
             "key": write_key(key),
+            "requests": ",".join(assignments),
         }
-        values |= {OPTION + name: value for name, value in options.items()}
-        values |= {NUMBER + name: float(a) for name, a in message.items() if a.ndim == 0}
-        return Parcel(values, {name: array for name, array in message.items() if array.ndim > 0})
+        vectors: dict[str, np.ndarray] = {}
+        places: dict[tuple[int, tuple[int, ...]], str] = {}
+        for name, own in assignments.items():
+            request, task = own.request, own.request.task
+            has_models = request.models is not None
+            values |= {
+                f"{name}.task": task.name,
+                f"{name}.form": _form(request),
+                f"{name}.models": ",".join(map(str, own.models)) if has_models else "",
+                f"{name}.begin": ",".join(own.begins),
+            }
+            values |= {f"{name}.{OPTION}{key}": value for key, value in request.options.items()}
+            for slot in task.slots:
+                values[f"{name}.{SERIES}{slot.name}"] = self.series.number(slot.name)
+            for number in task.numbers:
+                values[f"{name}.{NUMBER}{number}"] = float(as_array(request.message[number]))
+            begin_vectors = {key: v for begin in own.begins.values() for key, v in begin.items()}
+            sent = {key: request.message[key] for key in task.vectors} | begin_vectors
+            for label, vector in sent.items():
+                place = places.setdefault((id(vector), own.models), str(len(places)))
+                rows = np.asarray(as_array(vector))
+                vectors[place] = rows[list(own.models)] if has_models else rows
+                values[f"{name}.{VECTOR}{label}"] = place
+        return Parcel(values, vectors)
 
     def _exchange(
         self, requests: Mapping[int, Parcel], patience: float | None = None
     ) -> dict[int, Reply]:
-        """Exchange by the nodes' numbers in this run."""
+        """Exchange messages, by the nodes' numbers in this run."""
         addresses = {node: self._address(node) for node in requests}
         by_address = {addresses[node]: parcel for node, parcel in requests.items()}
-        replies = self._post.exchange(by_address, self.objective.size, patience)
+        rows = (
+            len(v) for parcel in requests.values() for v in parcel.vectors.values() if v.ndim == 2
+        )
+        largest = self.objective.size * max(rows, default=1)
+        replies = self._messenger.exchange(by_address, largest, patience)
         return {node: replies[addresses[node]] for node in requests}
 
     def _address(self, node: int) -> int:
         address = self._addresses[node]
-        assert address is not None  # a node is asked only where it has been found
+        assert address is not None  # only nodes that have been found are asked
         return address
 
-    def _join(self, nodes: Sequence[int], patience: float) -> dict[int, "int | Refused | None"]:
-        """Ask nodes to join; return how many mini-batches each has, or None if it does not answer."""
-        requests = {node: self._run.request(node) for node in nodes}
-        outcomes: dict[int, int | Refused | None] = {}
+    def _join(self, nodes: Sequence[int], patience: float) -> dict[int, "int | JoinRefusal | None"]:
+        """Ask nodes to join; return the number of mini-batches of each, or None if it does not answer."""
+        l2 = l2_factor(self.objective.model)
+        requests = {node: self._run.request(node, l2) for node in nodes}
+        outcomes: dict[int, int | JoinRefusal | None] = {}
         for node, reply in self._exchange(requests, patience).items():
             values = {} if reply.parcel is None else reply.parcel.values
             size, batches = values.get("size"), values.get("batches")
             if reply.silent:
                 outcomes[node] = None
             elif reply.parcel is None:
-                outcomes[node] = Refused(reply.fault or "no answer")
+                outcomes[node] = JoinRefusal(reply.fault or "no answer")
             elif values.get("name") != self.names[node] or type(batches) is not int:
-                outcomes[node] = Refused("it is not who it was")
+                outcomes[node] = JoinRefusal("it answers under another name than before")
             elif size != self.objective.size:
-                outcomes[node] = Refused(
-                    f"its data make a model of {size} parameters, the center's one of "
+                outcomes[node] = JoinRefusal(
+                    f"its data need a model of {size} parameters, but the center's model has "
                     f"{self.objective.size}"
                 )
             else:
@@ -377,18 +407,42 @@ class FlowerFederation(AttendedFederation):
         return outcomes
 
 
-def _answer(reply: Reply, bytes_down: int) -> Answer:
+def _form(request: Request) -> str:
+    if isinstance(request, WeightedSum):
+        return SUM
+    return REVEALED if isinstance(request, Revealed) else NUMBERS
+
+
+def sent_bytes(parcel: Parcel) -> int:
+    """Count the bytes of a request's arrays and numbers, as the simulation does."""
+    width = jnp.dtype(jnp.result_type(float)).itemsize
+    numbers = {
+        (name.split(f".{NUMBER}")[1], value)
+        for name, value in parcel.values.items()
+        if f".{NUMBER}" in name
+    }
+    return sum(array.nbytes for array in parcel.vectors.values()) + width * len(numbers)
+
+
+def _to_answer(reply: Reply, assignments: Mapping[str, Assignment], bytes_down: int) -> Answer:
     if reply.parcel is None:
         return Answer(None, reply.fault, bytes_down=bytes_down)
     values = dict(reply.parcel.values)
     evaluations = values.pop("evaluations", None)
     if type(evaluations) is not int or not 0 <= evaluations < 2**53:
-        return Answer(None, "it does not say what it has computed", bytes_down=bytes_down)
-    replies = dict(reply.parcel.vectors)
+        return Answer(None, "it does not say how much it computed", bytes_down=bytes_down)
+    arrays = dict(reply.parcel.vectors)
     for name, value in values.items():
         if not name.startswith(NUMBER) or isinstance(value, (str, bool)):
             return Answer(None, f"its answer holds {name[:50]!r}", bytes_down=bytes_down)
         with np.errstate(over="ignore"):
-            replies[name.removeprefix(NUMBER)] = np.asarray(value, jnp.result_type(float))
-    bytes_up = sum(array.nbytes for array in replies.values())
+            arrays[name.removeprefix(NUMBER)] = np.asarray(value, jnp.result_type(float))
+    replies: dict[str, dict[str, np.ndarray]] = {name: {} for name in assignments}
+    for label, array in arrays.items():
+        name, _, part = label.partition(".")
+        if name not in assignments:
+            return Answer(None, f"its answer holds {label[:50]!r}", bytes_down=bytes_down)
+        has_models = assignments[name].request.models is not None
+        replies[name][part] = array if has_models else array[None]
+    bytes_up = sum(array.nbytes for array in arrays.values())
     return Answer(replies, None, evaluations, bytes_up, bytes_down)

@@ -1,4 +1,4 @@
-"""The command lines of a SuperLink and of a SuperNode, with TLS and authentication as the default."""
+"""The command lines that start a SuperLink and a SuperNode, by default with TLS and authentication."""
 
 import sys
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ class Server:
     listen: str
     port: int
     database: Path | None
-    """What is to be remembered over a restart; None: nothing, which is faster."""
+    """What a restarted SuperLink remembers; None for nothing, which is faster."""
     certificate: Path | None
-    """None: without TLS and without authentication of nodes; has to be asked for."""
+    """None for neither TLS nor authentication of nodes, which the user must ask for."""
     key: Path | None = None
     authority: Path | None = None
 
@@ -28,11 +28,11 @@ class Node:
     superlink: str
     """HOST:PORT."""
     port: int
-    """For its own processes, on its own machine only."""
+    """The port that its own processes use, reachable from its own machine only."""
     configuration: Path
-    """A TOML file: what its ClientApp is told by its owner, such as where the data lie."""
+    """A TOML file with the owner's settings, such as where the data are."""
     authority: Path | None
-    """None: without TLS and authentication; has to be asked for."""
+    """None for neither TLS nor authentication, which the user must ask for."""
     key: Path | None = None
 
 
@@ -63,12 +63,12 @@ def supernode_command(node: Node) -> list[str]:
 
 
 def _script(name: str) -> list[str]:
-    """Run a file of this folder without importing fedkin, and JAX with it: it does not compute."""
-    return [sys.executable, "-P", str(Path(__file__).with_name(name))]
+    """Run a program by its path: as a module it would load fedkin, and JAX with it, without need."""
+    return [sys.executable, "-P", str(Path(__file__).parent / "internals" / name)]
 
 
 def check_address(written: str, option: str) -> str:
-    """Return HOST:PORT if it is one."""
+    """Return an address if it is HOST:PORT."""
     host, _, port = written.rpartition(":")
     if "//" in written or "/" in written:
         raise InputError(f"{option} takes HOST:PORT without http:// or a path, not '{written}'")

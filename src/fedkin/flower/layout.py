@@ -1,4 +1,4 @@
-"""The directory of a federation on this machine: `federation.toml`, keys, logs, and where they lie."""
+"""The directory of a federation on this machine: `federation.toml`, certificates, keys, and logs."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedkin.data.settings import has_paper_setting
+from fedkin.data.scenarios import has_paper_scenario
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 
@@ -21,8 +21,8 @@ SUPERLINK = "superlink"
 FILE = "federation.toml"
 
 HEADER = """\
-# A federation of fedkin. Change it freely while the federation is down; paths are relative to this
-# file. Without `port` a free one is taken at each start.
+# A federation of fedkin. Edit it freely while the federation is down. Paths are relative to this file.
+# Without `port`, every start uses a free one.
 """
 
 
@@ -33,10 +33,10 @@ class Strict(BaseModel):
 
 
 class ServerEntry(Strict):
-    """How the SuperLink is reached."""
+    """Where the SuperLink listens."""
 
     listen: str = "127.0.0.1"
-    """The address it listens at; 0.0.0.0 for all of this machine."""
+    """The address it listens at; 0.0.0.0 for all addresses of this machine."""
     port: int | None = Field(default=None, ge=1, le=65535)
 
     @field_validator("listen")
@@ -46,26 +46,26 @@ class ServerEntry(Strict):
 
 
 def check_listen(address: str) -> str:
-    """Return where a SuperLink listens, if its own machine can reach it there as 127.0.0.1."""
+    """Return an address to listen at, if the machine itself can then reach it as 127.0.0.1."""
     if address not in ("127.0.0.1", "0.0.0.0"):
         raise ValueError(
             f"the SuperLink listens at 127.0.0.1 (this machine only) or 0.0.0.0 (all its addresses), not "
-            f"at {address}: its own processes and commands use 127.0.0.1; let the firewall choose "
-            "interfaces"
+            f"at {address}, because its own processes and commands use 127.0.0.1; choose interfaces "
+            "in the firewall"
         )
     return address
 
 
 class NodeEntry(BaseModel):
-    """A node that `up` starts on this machine; further keys are settings of the node."""
+    """A node that `up` starts on this machine; all other keys are settings of the node."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
     data: str
-    """The table with the node's own data; or `digits` and so on, images drawn for a trial."""
+    """The file with the node's table; or the name of a set of images, such as `digits`, for a trial."""
     port: int | None = Field(default=None, ge=1, le=65535)
-    """Where its own processes talk to each other, on this machine only."""
+    """The port that its own processes use, reachable from this machine only."""
 
     @field_validator("name")
     @classmethod
@@ -74,21 +74,21 @@ class NodeEntry(BaseModel):
 
     @property
     def further(self) -> dict[str, Option]:
-        """The settings of this node alone."""
+        """The settings that are only this node's."""
         return dict(self.model_extra or {})
 
 
 class FederationFile(Strict):
-    """What `federation.toml` says."""
+    """The content of `federation.toml`."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     id: str = Field(pattern=r"^[0-9a-f]{16}$")
     """Marks the processes of this federation, so that `down` finds every one of them."""
     superlink: ServerEntry = ServerEntry()
     data: dict[str, Option] = {}
-    """How data are read: settings of all nodes, and of the center."""
+    """How data are read: settings of all nodes and of the center."""
     center: dict[str, str] = {}
-    """The center's own data: `validation` and `test`."""
+    """The center's own tables: `validation` and `test`."""
     node: tuple[NodeEntry, ...] = ()
 
     @field_validator("node")
@@ -102,7 +102,7 @@ class FederationFile(Strict):
 
 
 def check_name(name: str) -> str:
-    """Return the name of a node if it can name files and processes."""
+    """Return the name of a node, if files and processes can have it."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name) or name == SUPERLINK:
         raise ValueError(
             f"'{name}' cannot be the name of a node: use up to 40 letters, digits, '-', '_' and '.'"
@@ -111,7 +111,7 @@ def check_name(name: str) -> str:
 
 
 class Layout:
-    """Where everything lies in the directory of a federation."""
+    """Where everything is in the directory of a federation."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
@@ -131,42 +131,44 @@ class Layout:
         return self.directory / "nodes" / name
 
     def node_key(self, name: str) -> Path:
-        """Return where the private key of a node lies."""
+        """Return the path of a node's private key."""
         return self.node(name) / "node.key"
 
     def log(self, name: str) -> Path:
-        """Return the log of a node or of the SuperLink."""
+        """Return the path of the log of a node or of the SuperLink."""
         return self.logs / f"{name}.log"
 
     def flower_home(self, name: str) -> Path:
-        """Return where Flower keeps what a process of this name unpacks."""
+        """Return the directory where Flower unpacks what a process of this name runs."""
         return self.directory / "flower" / name
 
     def path(self, written: str) -> Path:
-        """Return a path of `federation.toml`, which is relative to it."""
+        """Return a path of `federation.toml`, which is relative to that file."""
         return Path(os.path.normpath(self.directory / Path(written).expanduser()))
 
     def data(self, written: str) -> str:
-        """Return where data lie: the name of a known set of images, or else the path of a table."""
-        return written if has_paper_setting(written) else str(self.path(written))
+        """Return the name of a known set of images as it is, and the path of a table."""
+        return written if has_paper_scenario(written) else str(self.path(written))
 
     def read(self) -> FederationFile:
         """Read `federation.toml`."""
         if not self.directory.is_dir():
             raise InputError(
-                f"there is no directory {self.directory}: make a federation with fedkin federation init"
+                f"there is no directory {self.directory}: create a federation with fedkin federation init"
             )
         try:
             content = tomllib.loads(self.file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise InputError(
-                f"{self.directory} has no {FILE}: it is not a federation; make one with "
+                f"{self.directory} has no {FILE}: it is not a federation; create one with "
                 "fedkin federation init"
             ) from error
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read {self.file}: {error}") from error
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{self.file} is not valid TOML: {error}") from error
+        if content.get("format", 1) == 1:
+            content = _from_format_1(content)
         try:
             return FederationFile(**content)
         except ValidationError as error:
@@ -184,14 +186,14 @@ class Layout:
             raise InputError(f"cannot write {self.file}: {error.strerror}") from error
 
     def read_running(self) -> "Running | None":
-        """Return what the last start has chosen; None if there was none."""
+        """Return what the last start chose; None if there was none."""
         try:
             return Running.model_validate_json(self.running.read_bytes())
         except (OSError, ValidationError):
             return None
 
     def write_running(self, running: "Running") -> None:
-        """Remember what this start has chosen."""
+        """Write down what this start chose."""
         scratch = self.running.with_name(".running.new")
         try:
             scratch.write_text(running.model_dump_json(), encoding="utf-8")
@@ -201,21 +203,21 @@ class Layout:
 
 
 class Running(Strict):
-    """What a start has chosen, for the commands that talk to it."""
+    """What a start chose, for the commands that connect to it."""
 
     ports: dict[str, int]
-    """By name of node, or `superlink`."""
+    """By the name of a node, or `superlink`."""
     insecure: bool = False
-    """Whether it was asked to do without TLS and without authentication of nodes."""
+    """Whether the user asked for neither TLS nor authentication of nodes."""
 
 
 def new_identity() -> str:
-    """Return an id that no other federation has."""
+    """Return a random id, different from that of every other federation."""
     return secrets.token_hex(8)
 
 
 def to_toml(content: FederationFile) -> str:
-    """Write a federation as TOML that a person can read and change."""
+    """Write a federation as TOML that people can read and edit."""
     server = content.superlink
     lines = [HEADER, f"format = {content.format}", f"id = {_value(content.id)}", "", "[superlink]"]
     lines += [f"listen = {_value(server.listen)}"]
@@ -232,7 +234,7 @@ def to_toml(content: FederationFile) -> str:
 
 
 def write_configuration(path: Path, entries: Mapping[str, Option]) -> None:
-    """Write what a node's or a study's program is told, as a flat TOML file that Flower reads."""
+    """Write a configuration as a flat TOML file, which Flower reads."""
     make_private_directory(path.parent)
     try:
         path.write_text("\n".join(_table(entries)) + "\n", encoding="utf-8")
@@ -245,10 +247,16 @@ def _table(entries: Mapping[str, Any]) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Write a value: JSON's strings, numbers and lists of them are TOML's too."""
+    """Write a value as in JSON, whose strings, numbers and lists are TOML too."""
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"[{', '.join(_value(each) for each in value)}]"
     return json.dumps(value)
+
+
+def _from_format_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Read a file of format 1, where the table `[center]` was called `[centre]`."""
+    renamed = {"center" if name == "centre" else name: value for name, value in content.items()}
+    return renamed | {"format": 2}
 
 
 def _problem(error: Any) -> str:

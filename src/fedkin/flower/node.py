@@ -1,14 +1,15 @@
-"""One node: it takes a request, checks it, computes on its own data, and answers.
+"""One node: it checks a request, computes on its own data, and answers.
 
-`answer` never raises: whatever a message holds, the node answers it, with an error if need be. What an
-error tells the center is what was wrong with the request; what is wrong with the node's own data is told
-to the node's log only, since such a message may quote a cell.
+`answer` never raises: whatever a message contains, the node answers it, if necessary with an error. An
+error tells the center what is wrong with the request. What is wrong with the node's own data only goes
+to the node's log, because such a message may quote a cell.
 """
 
 import contextlib
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,24 +19,28 @@ from flwr.app import Context, Error, Message
 from pydantic import ValidationError
 
 from fedkin.compilation import keep_compiled_code
+from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import FedkinError, InputError
-from fedkin.federation.simulation import SimulatedFederation
+from fedkin.federation.task import slots_of
+from fedkin.federation.work import Beginning, LocalWork
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
-from fedkin.flower.guard import check_task
-from fedkin.flower.node_memory import NodeMemory, Snapshots
+from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
+from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
 from fedkin.flower.node_settings import DESCRIBE, NodeSettings, node_settings
-from fedkin.flower.wire import Parcel, Refusal, RefusedError, Value
-from fedkin.methods.tasks import TASKS
-from fedkin.models.named import TASKS as MODELS
-from fedkin.models.named import named_model
+from fedkin.flower.wire import NUMBER, Parcel, Refusal, RefusedError, Value
+from fedkin.methods.registry import known_tasks
+from fedkin.models.named import MODELS, named_model
 from fedkin.models.objective import Objective
 
 logger = logging.getLogger(__name__)
 
 LARGEST_MODEL = 100_000_000
-"""Parameters: larger models are refused, and larger vectors before the model is known."""
+"""The largest number of parameters; before the model is known, also the largest length of a vector."""
+
+LARGEST_L2 = 1e6
+"""The largest factor of ½‖θ‖² in the loss that a node accepts."""
 
 JOIN_VALUES: Mapping[str, type] = {
     "run": str,
@@ -49,33 +54,34 @@ JOIN_VALUES: Mapping[str, type] = {
     "l2": float,
     "preprocessing": str,
 }
-"""What a request to join a run holds, besides its kind."""
+"""The values of a request to join a run, in addition to its kind. Models that are not fedkin's own have no
+`l2`."""
 
 
 def answer(message: Message, context: Context) -> Message:
-    """Answer a message, whatever it holds."""
+    """Answer a message, whatever it contains."""
     try:
-        parcel = _answer(message, context)
+        parcel = _handle(message, context)
         return Message(wire.pack("answer", parcel), reply_to=message)
     except RefusedError as error:
         logger.warning("refused a request: %s", error)
         return Message(Error(int(error.refusal), str(error)), reply_to=message)
     except FedkinError as error:
         logger.error("this node's data or settings cannot be used: %s", error)
-        reason = "the node's own data or settings cannot be used; its owner's log says why"
+        reason = "the node's own data or settings cannot be used; see its owner's log"
         return Message(Error(int(Refusal.DATA), reason), reply_to=message)
     except Exception as error:
-        logger.exception("a request has failed")
-        reason = f"the node failed with {type(error).__name__}; its owner's log says where"
+        logger.exception("a request failed")
+        reason = f"the node failed with {type(error).__name__}; see its owner's log"
         return Message(Error(int(Refusal.INTERNAL), reason), reply_to=message)
 
 
-def _answer(message: Message, context: Context) -> Parcel:
+def _handle(message: Message, context: Context) -> Parcel:
     settings = node_settings(context.node_config)
     if not message.has_content():
         raise RefusedError(Refusal.INVALID, "the message has no content")
     if settings.state is not None:
-        with contextlib.suppress(InputError):  # without it nothing is kept, which is said elsewhere
+        with contextlib.suppress(InputError):  # then nothing is kept, which is reported elsewhere
             make_private_directory(settings.state)
         keep_compiled_code(settings.state / "compiled")
     request = wire.unpack("request", message.content, LARGEST_MODEL)
@@ -85,46 +91,54 @@ def _answer(message: Message, context: Context) -> Parcel:
         return _describe(settings, values)
     if kind == "join":
         return _join(settings, values, context)
-    if kind == "task":
-        return _do_task(settings, values, request, context)
+    if kind == "exchange":
+        return _do_exchange(settings, values, request, context)
     raise RefusedError(Refusal.INVALID, f"there is no request of the kind {str(kind)[:50]!r}")
 
 
 def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
-    """Say who the node is, and for a table what its columns are like."""
+    """Return the node's name, and the summary of its table or the shape of its images."""
     if values:
         raise RefusedError(Refusal.INVALID, f"{DESCRIBE} has no {min(values)[:50]!r}")
-    if DESCRIBE not in settings.allow:
+    if DESCRIBE not in settings.allowed:
         raise RefusedError(Refusal.FORBIDDEN, f"the owner of this node does not allow {DESCRIBE}")
     if settings.is_table:
         summary = settings.summarize(node_data.read_own_table(settings))
-        _check_enough(settings, summary.rows)
+        _check_points(settings, summary.rows)
         return Parcel({"name": settings.name, "summary": summary.model_dump_json(), "shape": ""})
     points = node_data.own_images(settings)
-    _check_enough(settings, len(points.labels))
+    _check_points(settings, len(points.labels))
     shape = ",".join(str(length) for length in points.inputs.shape[1:])
     return Parcel({"name": settings.name, "summary": "", "shape": shape})
 
 
 def _join(settings: NodeSettings, values: dict[str, Value], context: Context) -> Parcel:
-    """Take part in a run: learn which model it is about and which number this node has in it."""
-    wanted = _checked_join(values)
-    own = _own_federation(settings, wanted)
-    NodeMemory(context.state).join(wanted)
+    """Take part in a run, with the model and the number that the request gives to this node."""
+    request = _checked_join(values)
+    _check_model(settings, request)
+    own = _own_node(settings, request)
+    NodeMemory(context.state).join(request)
     return Parcel(
         {
             "name": settings.name,
             "size": own.objective.size,
-            "batches": own.batches,
+            "batches": int(own.data.batches[0]),
             "points": int(own.data.points[0]),
         }
     )
 
 
+def _check_model(settings: NodeSettings, request: Mapping[str, Any]) -> None:
+    """Refuse a model that is not known here: no message can make a node import anything."""
+    if request["model"] not in (*MODELS.names(), *settings.models):
+        raise RefusedError(Refusal.INVALID, "there is no such model")
+
+
 def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
-    if set(values) != set(JOIN_VALUES):
+    if set(values) - {"l2"} != set(JOIN_VALUES) - {"l2"}:
         raise RefusedError(Refusal.INVALID, f"a request to join needs {sorted(JOIN_VALUES)}")
-    for name, kind in JOIN_VALUES.items():
+    for name in values:
+        kind = JOIN_VALUES[name]
         if type(values[name]) is not kind:
             raise RefusedError(Refusal.INVALID, f"{name} must be of type {kind.__name__}")
     ranges = {
@@ -132,77 +146,137 @@ def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
         "seed": (0, 2**62),
         "batch-size": (1, 1_000_000),
         "classes": (1, 100_000),
-        "l2": (-1.0, 1e6),
+        "l2": (0.0, LARGEST_L2),
     }
     for name, (least, largest) in ranges.items():
-        if not least <= values[name] <= largest:  # pyright: ignore[reportOperatorIssue]
+        if name in values and not least <= values[name] <= largest:  # pyright: ignore
             raise RefusedError(Refusal.INVALID, f"{name} must be from {least} to {largest}")
-    if values["model"] not in MODELS or values["task"] not in ("classification", "regression"):
-        raise RefusedError(Refusal.INVALID, "there is no such model or task")
+    if values["task"] not in ("classification", "regression"):
+        raise RefusedError(Refusal.INVALID, "there is no such task")
     return dict(values)
 
 
-def _do_task(
-    settings: NodeSettings, values: dict[str, Value], request: Parcel, context: Context
+def _do_exchange(
+    settings: NodeSettings, values: dict[str, Value], parcel: Parcel, context: Context
 ) -> Parcel:
-    """Do one task of `nodes.tasks` on the node's own data."""
-    header = {name: values.pop(name, None) for name in ("attempt", "series", "step", "key")}
+    """Do what the requests of one exchange ask for, on the node's own data."""
+    header = {name: values.pop(name, None) for name in ("attempt", "step", "key")}
     memory = NodeMemory(context.state)
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
-    series, step = (_whole(name, header[name]) for name in ("series", "step"))
-    own = _own_federation(settings, joined)
-    asked = check_task(values, request, own.objective.size, settings.allow)
-    names = TASKS[asked.task].slots
-    slots = memory.slots(own.objective)
-    stamps = {name: memory.series(name) for name in slots}
+    step, key = natural_number("step", header["step"]), _read_key(header["key"])
+    own = _own_node(settings, joined)
+    requests = check_exchange(
+        values, parcel, own.objective.size, settings.allowed, reveal=settings.reveal
+    )
+    slots = slots_of(known_tasks().values())
     snapshots = Snapshots(settings.state, joined["run"])
-    if not slots and not asked.begin and (kept := snapshots.load(step, own.objective)):
-        slots, stamps = kept
-    if not asked.begin and any(stamps.get(name) != series for name in names):
-        raise RefusedError(Refusal.NOT_BEGUN, f"this node has missed the beginning of {asked.task}")
-    own.import_state({name: slots[name] for name in names if name in slots and not asked.begin})
-    replies, cost = own.call(
-        asked.task,
-        asked.message,  # pyright: ignore[reportArgumentType]
-        key=_key(header["key"]),
-        start=asked.begin,
-        **asked.options,
-    )
-    kept_slots = own.export_state()
-    snapshots.save(kept_slots, series, step)
-    memory.keep(kept_slots, dict.fromkeys(kept_slots, series))
-    arrays = {name: np.asarray(array)[0] for name, array in replies.items()}
-    return Parcel(
-        {
-            "evaluations": cost.points,
-            **{f"number.{name}": float(a) for name, a in arrays.items() if a.ndim == 0},
-        },
-        {name: array for name, array in arrays.items() if array.ndim > 0},
-    )
+    remembered = memory.slots()
+    if not remembered.arrays:
+        remembered = snapshots.load(step) or remembered
+    try:
+        own.work.import_arrays(remembered.arrays, slots)
+    except (KeyError, ValueError) as error:
+        raise RefusedError(Refusal.NOT_BEGUN, "what this node remembers does not fit") from error
+    series = dict(remembered.series)
+    begun: set[str] = set()
+    answers: dict[str, Value] = {}
+    vectors: dict[str, np.ndarray] = {}
+    evaluations = 0
+    for request in requests:
+        replies, count = own.work.compute(
+            request.task,
+            request.options,
+            [(model, 0) for model in request.models],
+            _placed(request),
+            key,
+            _beginnings(request, series, begun),
+        )
+        evaluations += int(count.sum())
+        for name, array in replies.items():
+            label = f"{request.name}.{name}"
+            if array.ndim == 2:
+                vectors[label] = array if request.has_models else array[0]
+            elif request.has_models:
+                answers[NUMBER + label] = [float(number) for number in array]
+            else:
+                answers[NUMBER + label] = float(array[0])
+    kept = SlotMemory(own.work.export_arrays(), series)
+    snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
+    memory.keep(kept)
+    return Parcel({"evaluations": evaluations, **answers}, vectors)
 
 
-_OWN: dict[str, SimulatedFederation] = {}
-"""The node's prepared data, for the many requests of a run that one process answers."""
+def _placed(request: CheckedRequest) -> dict[str, jax.Array]:
+    """Put the rows of vectors where the models' numbers say."""
+    message: dict[str, jax.Array] = {}
+    for name, array in request.message.items():
+        if array.ndim == 2:
+            rows = np.zeros((max(request.models) + 1, array.shape[1]), array.dtype)
+            rows[list(request.models)] = array
+            array = rows
+        message[name] = jnp.asarray(array)
+    return message
+
+
+def _beginnings(
+    request: CheckedRequest, series: dict[str, int], begun: set[str]
+) -> dict[str, Beginning]:
+    """Say which slots begin, and refuse a request whose series this node has missed.
+
+    Args:
+        request: The request.
+        series: The series of each slot and model; it is changed.
+        begun: What earlier requests of the same exchange have begun; it is changed.
+    """
+    message = _placed(request)
+    found: dict[str, Beginning] = {}
+    for slot in request.task.slots:
+        places = [f"{slot.name}/{model}" for model in request.models]
+        number = request.series[slot.name]
+        if slot.name in request.begins:
+            items = np.array([place not in begun for place in places], bool)
+            begun.update(places)
+            series.update(dict.fromkeys(places, number))
+            if items.any():
+                found[slot.name] = Beginning(items, {name: message[name] for name in slot.vectors})
+        elif any(series.get(place) != number for place in places):
+            raise RefusedError(
+                Refusal.NOT_BEGUN, f"this node missed the beginning of {request.task.name}"
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class _OwnNode:
+    """The node's prepared data, and what it computes with them."""
+
+    objective: Objective
+    data: NodeData
+    work: LocalWork
+
+
+_PREPARED: dict[str, _OwnNode] = {}
+"""The node's prepared data, kept for the many requests of a run that one process answers."""
 
 MOST_RUNS = 4
-"""Runs whose prepared data a process holds at a time."""
+"""The number of runs whose prepared data a process keeps at a time."""
 
 
-def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> SimulatedFederation:
-    """Return this node as a federation of one, with the number that it has among all nodes."""
+def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
+    """Prepare this node's data for the model and the number that it has in a run."""
     known = json.dumps([settings.model_dump(mode="json"), joined], sort_keys=True)
-    if known not in _OWN:
+    if known not in _PREPARED:
         points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
-        _check_enough(settings, len(points.labels))
+        _check_points(settings, len(points.labels))
         _check_batches(settings, len(points.labels), joined["batch-size"])
         model = named_model(
             joined["model"],
             joined["task"],
             joined["classes"],
             points.inputs.shape[1:],
-            None if joined["l2"] < 0 else joined["l2"],
+            joined.get("l2"),
         )
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
         objective = Objective.create(model, prepared[:2])
@@ -210,17 +284,15 @@ def _own_federation(settings: NodeSettings, joined: dict[str, Any]) -> Simulated
             raise RefusedError(
                 Refusal.INVALID, f"a model of {objective.size} parameters: at most {LARGEST_MODEL}"
             )
-        while len(_OWN) >= MOST_RUNS:
-            del _OWN[next(iter(_OWN))]
-        _OWN[known] = SimulatedFederation(
-            objective,
-            [(prepared, points.labels)],
-            names=[settings.name],
-            batch_size=joined["batch-size"],
-            seed=joined["seed"],
-            first_number=joined["number"],
+        while len(_PREPARED) >= MOST_RUNS:
+            del _PREPARED[next(iter(_PREPARED))]
+        number = joined["number"]
+        data = stack_nodes(
+            [prepared], [points.labels], joined["batch-size"], joined["seed"], first_number=number
         )
-    return _OWN[known]
+        work = LocalWork(objective, data, first_number=number)
+        _PREPARED[known] = _OwnNode(objective, data, work)
+    return _PREPARED[known]
 
 
 def _preprocessing(text: str) -> Preprocessing | None:
@@ -232,33 +304,25 @@ def _preprocessing(text: str) -> Preprocessing | None:
         raise RefusedError(Refusal.INVALID, "preprocessing cannot be read") from None
 
 
-def _check_enough(settings: NodeSettings, points: int) -> None:
+def _check_points(settings: NodeSettings, points: int) -> None:
     if points < settings.minimum_points:
         raise RefusedError(
-            Refusal.FORBIDDEN, "this node has fewer points than its owner wants for taking part"
+            Refusal.FORBIDDEN, "this node has fewer points than its owner requires to take part"
         )
 
 
 def _check_batches(settings: NodeSettings, points: int, batch_size: int) -> None:
-    """Refuse mini-batches so small that an answer tells of single points."""
+    """Refuse mini-batches so small that an answer would reveal single points."""
     smallest = points // -(-points // batch_size)
     if smallest < min(settings.minimum_batch, points):
         raise RefusedError(
             Refusal.FORBIDDEN,
-            f"with batch-size {batch_size} this node would have mini-batches of fewer points than the "
-            f"{settings.minimum_batch} that its owner wants at least (minimum-batch): choose a larger one",
+            f"with batch-size {batch_size}, mini-batches of this node would have fewer points than the "
+            f"{settings.minimum_batch} that its owner requires (minimum-batch): choose a larger size",
         )
 
 
-def _whole(name: str, value: Value | None) -> int:
-    if type(value) is not int or value < 0:
-        raise RefusedError(
-            Refusal.INVALID, f"{name} must be a whole number, not {str(value)[:50]!r}"
-        )
-    return value
-
-
-def _key(written: Value | None) -> jax.Array:
+def _read_key(written: Value | None) -> jax.Array:
     """Read a random key, written as hexadecimal digits."""
     try:
         data = np.frombuffer(bytes.fromhex(str(written)), ">u4").astype(np.uint32)

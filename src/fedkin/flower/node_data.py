@@ -1,22 +1,12 @@
-"""A node's own data, from where its owner says they are, to prepared points."""
-
-from typing import NamedTuple
-
-import numpy as np
+"""A node's own data: read from where its owner says, and transformed."""
 
 from fedkin.data.preprocessing import Preprocessing, transform, transform_label
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.flower.node_settings import NodeSettings
-
-
-class Points(NamedTuple):
-    """Inputs and labels, not yet prepared for a model."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
+from fedkin.types import Points
 
 
 def read_own_table(settings: NodeSettings) -> Table:
@@ -25,11 +15,11 @@ def read_own_table(settings: NodeSettings) -> Table:
 
 
 LARGEST_MATRIX = 200_000_000
-"""Numbers that a table may be turned into: 0.8 GB. What the center asks for must not exhaust the node."""
+"""The largest number of entries of a transformed table, 0.8 GB. A request must not exhaust the node."""
 
 
 def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> Points:
-    """Return the node's points; a table is transformed as all nodes have agreed."""
+    """Return the node's points; a table is transformed as all nodes agreed."""
     if not settings.is_table:
         return own_images(settings)
     if preprocessing is None:
@@ -42,18 +32,18 @@ def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> P
     features = len(preprocessing.feature_names)
     if table.rows * features > LARGEST_MATRIX:
         raise InputError(
-            f"the center wants {features:,} features of each of {table.rows:,} rows, more than "
+            f"the center asks for {features:,} features of each of {table.rows:,} rows, more than "
             f"{LARGEST_MATRIX:,} numbers in all: is a column of names or dates among the categories?"
         )
     return Points(transform(table, preprocessing), transform_label(table, preprocessing))
 
 
 def own_images(settings: NodeSettings) -> Points:
-    """Draw the images of one node of a trial federation, as a simulation would draw them."""
+    """Draw the images of one node of a trial, as a simulation draws them."""
     member = settings.member or settings.name
     federation = sample_federation(
         load_images(settings.data),
-        paper_setting(settings.data, settings.setting),
+        paper_scenario(settings.data, settings.setting),
         settings.target,
         settings.seed,
         minority_nodes=settings.minority_nodes,

@@ -1,8 +1,8 @@
 """What a node remembers between messages: the run it has joined, and the slots of its state.
 
-Flower keeps it in the `Context` of the run, in the SuperNode's memory. It is gone when the SuperNode
-ends, and the run of a resumed study is a new one. Where the owner has given the node a directory, what
-one method's nodes carry from step to step (FedAvg's reference points) is kept there as well.
+Flower keeps it in the `Context` of the run, in the SuperNode's memory. It is lost when the SuperNode
+ends, and to Flower a resumed study is a new run. If the owner has given the node a directory, state that
+lasts from one outer step to the next (FedAvg's reference points) is also kept there.
 """
 
 import hashlib
@@ -10,23 +10,37 @@ import json
 import logging
 import os
 import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
-from fedkin.methods.tasks import empty_slot
-from fedkin.models.objective import Objective
 
 logger = logging.getLogger(__name__)
 
-Slots = dict[str, Any]
-"""For each slot its content, a pytree of arrays."""
+PRIVATE_AND_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
+@dataclass(frozen=True)
+class SlotMemory:
+    """The slots of a node, and the series in which they were begun."""
+
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What `LocalWork.export_arrays` returned."""
+    series: Mapping[str, int] = field(default_factory=dict)
+    """The number of the series of each slot and model, by `SLOT/MODEL`."""
+
+    def of(self, slots: Collection[str]) -> "SlotMemory":
+        """Return the part that is about some slots."""
+        return SlotMemory(
+            {name: array for name, array in self.arrays.items() if name.split("/")[1] in slots},
+            {name: number for name, number in self.series.items() if name.split("/")[0] in slots},
+        )
 
 
 class NodeMemory:
@@ -37,7 +51,7 @@ class NodeMemory:
 
     @property
     def joined(self) -> dict[str, Any] | None:
-        """The request that the node joined the run with, or None."""
+        """The request with which the node joined the run; None if it has not joined."""
         record = self._records.get("joined")
         return None if record is None else json.loads(str(record["request"]))  # pyright: ignore
 
@@ -45,119 +59,94 @@ class NodeMemory:
         """Forget everything, and remember this run."""
         self._records.clear()
         self._records["joined"] = ConfigRecord({"request": json.dumps(request)})
-        self._records["series"] = ConfigRecord({})
+        self.keep(SlotMemory())
 
-    def series(self, slot: str) -> int | None:
-        """The number of the series that a slot was begun in; None if it is empty."""
-        record = self._records.get("series")
-        return None if record is None else record.get(slot)  # pyright: ignore
+    def slots(self) -> SlotMemory:
+        """Return what is remembered of all slots."""
+        arrays: Any = self._records.get("slots", {})
+        series: Any = self._records.get("series", {})
+        return SlotMemory({name: array.numpy() for name, array in arrays.items()}, dict(series))
 
-    def slots(self, objective: Objective) -> Slots:
-        """Return the content of all slots."""
-        found = {}
-        for name, record in self._records.items():
-            if name.startswith("slot."):
-                slot = name.removeprefix("slot.")
-                leaves = [record[str(place)].numpy() for place in range(len(record))]  # pyright: ignore
-                found[slot] = _arranged(slot, leaves, objective)
-        return found
-
-    def keep(self, slots: Slots, series: dict[str, int]) -> None:
-        """Replace these slots; `series` says which series they belong to."""
-        for slot, content in slots.items():
-            leaves = jax.tree.leaves(content)
-            self._records[f"slot.{slot}"] = ArrayRecord(
-                {str(place): Array(np.asarray(leaf)) for place, leaf in enumerate(leaves)}
-            )
-        known: dict[str, Any] = dict(self._records["series"])  # pyright: ignore
-        self._records["series"] = ConfigRecord({**known, **series})
-
-
-LASTING = ("inner",)
-"""The slots that a series of calls may carry from one outer step to the next."""
-
-
-PRIVATE_AND_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    def keep(self, slots: SlotMemory) -> None:
+        """Replace what is remembered of all slots."""
+        self._records["slots"] = ArrayRecord(
+            {name: Array(np.asarray(array)) for name, array in slots.arrays.items()}
+        )
+        self._records["series"] = ConfigRecord(dict(slots.series))
 
 
 class Snapshots:
-    """Lasting slots on the node's own disk: after the last message, and at the end of the step before.
+    """Lasting slots on the node's disk: after the last message, and at the end of the previous step.
 
-    A run goes on from the end of an outer step. If the node has not been asked since, that is its
-    latest state; if it has, it is the one that was set aside when the next step began.
+    A run resumes from the end of an outer step. If the node has not been asked since then, that is its
+    latest state; otherwise it is the state that was set aside when the next step began.
 
     Args:
-        directory: The owner's directory for it, or None: then nothing is kept.
-        run: The run's own name; another run has other files.
+        directory: The node's directory, or None to keep nothing.
+        run: The name of the run; every run has its own files.
     """
 
     def __init__(self, directory: Path | None, run: str) -> None:
         self._directory = directory
         self._name = hashlib.sha256(run.encode()).hexdigest()[:16]
 
-    def save(self, slots: Slots, series: int, step: int) -> None:
-        """Write the lasting ones among the slots that a message of this step has left."""
-        arrays = {
-            f"{slot}/{place}": np.asarray(leaf)
-            for slot in LASTING
-            if slot in slots
-            for place, leaf in enumerate(jax.tree.leaves(slots[slot]))
-        }
-        if self._directory is None or not arrays:
+    def save(self, slots: SlotMemory, step: int) -> None:
+        """Write lasting slots after a message of this step."""
+        if self._directory is None or not slots.arrays:
             return
         latest, aside = self._places(self._directory)
         partial = latest.with_suffix(".partial.npz")
+        arrays: dict[str, Any] = {f"array/{name}": array for name, array in slots.arrays.items()}
+        arrays |= {f"series/{name}": np.int64(number) for name, number in slots.series.items()}
         try:
             make_private_directory(self._directory)
             partial.unlink(missing_ok=True)
             with os.fdopen(os.open(partial, PRIVATE_AND_NEW, 0o600), "wb") as file:
-                np.savez(file, step=np.int64(step), series=np.int64(series), **arrays)  # pyright: ignore
-            # What the file says decides: a node that was started again remembers no step.
+                np.savez(file, step=np.int64(step), **arrays)
+            # The file knows the step; a node that was started again does not remember it.
             stored = _stored_step(latest)
             if stored is not None and 0 <= stored < step:
                 latest.replace(aside)
             partial.replace(latest)
         except (InputError, OSError) as error:
-            # A run that cannot be resumed to the bit is better than none.
+            # A run that cannot be resumed exactly is better than none.
             logger.warning("cannot keep the node's state in %s: %s", self._directory, error)
 
-    def load(self, step: int, objective: Objective) -> tuple[Slots, dict[str, int]] | None:
-        """Return the slots as they were before a step, with the series of each; None if unknown."""
+    def load(self, step: int) -> SlotMemory | None:
+        """Return the lasting slots as they were before a step; None if they are not known."""
         for path in () if self._directory is None else self._places(self._directory):
             try:
                 with np.load(path, allow_pickle=False) as archive:
                     arrays = {name: archive[name] for name in archive.files}
-                series = int(arrays.pop("series"))
                 if int(arrays.pop("step")) != step - 1:
                     continue
-                slots = {
-                    slot: _arranged(
-                        slot, [arrays[f"{slot}/{place}"] for place in range(len(arrays))], objective
-                    )
-                    for slot in LASTING
-                }
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
                 logger.warning("the state in %s cannot be used: %s", path, error)
                 continue
-            return slots, dict.fromkeys(slots, series)
+            return SlotMemory(
+                _without_prefix(arrays, "array/"),
+                {name: int(number) for name, number in _without_prefix(arrays, "series/").items()},
+            )
         return None
 
     def _places(self, directory: Path) -> tuple[Path, Path]:
         return directory / f"run-{self._name}.npz", directory / f"run-{self._name}-before.npz"
 
 
+def _without_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
 def _stored_step(path: Path) -> int | None:
-    """Return the outer step that a file is of; None if there is none that can be read."""
+    """Return the outer step in which a file was written; None if it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return int(archive["step"])
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
-
-
-def _arranged(slot: str, leaves: list[np.ndarray], objective: Objective) -> Any:
-    """Arrange leaves as the slot's content is, with the axis of nodes that a simulation has."""
-    structure = jax.tree.structure(empty_slot(slot, objective))
-    return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])

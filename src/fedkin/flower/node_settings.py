@@ -1,7 +1,7 @@
-"""What the owner of a node has decided: which data, under which name, and what may be asked of them.
+"""The settings of a node, chosen by its owner: its name, its data, and what it answers.
 
-The owner gives the settings to the SuperNode (`--node-config`), either one by one or as the path of a
-TOML file (`settings="/etc/fedkin/node.toml"`). No message can change them.
+The owner gives them to the SuperNode (`--node-config`), one by one or as the path of a TOML file
+(`settings="/etc/fedkin/node.toml"`). No message can change them.
 """
 
 import tomllib
@@ -9,16 +9,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from fedkin.data import lists
+from fedkin.data import option_text
 from fedkin.data.federated import Target
 from fedkin.data.labels import binary_label, keep_labeled
-from fedkin.data.settings import has_paper_setting
-from fedkin.data.summaries import TableSummary, Task, summarize
+from fedkin.data.scenarios import has_paper_scenario
+from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
-from fedkin.flower.guard import FORMS
+from fedkin.flower.guard import remote_tasks
+from fedkin.messages import suggestion
+from fedkin.methods.registry import method_class, register
+from fedkin.types import LearningTask
 
 DESCRIBE = "describe"
 """The request that asks for a node's name and the summary of its table (`docs/tables.md`)."""
@@ -29,14 +40,14 @@ def _dashed(name: str) -> str:
 
 
 class TableDescription(BaseModel):
-    """How a table is written and what its label is, as in `fedkin fit`; in files with dashes."""
+    """The format of a table and its label, as in `fedkin fit`; in files, names have dashes."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=_dashed, populate_by_name=True
     )
 
     label: str | None = None
-    task: Task = "classification"
+    task: LearningTask = "classification"
     positive: str | None = None
     categorical: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -48,20 +59,20 @@ class TableDescription(BaseModel):
     @field_validator("categorical", "drop", "columns", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
-        return lists.name_list(value) if isinstance(value, str) else value
+        return option_text.parse_names(value) if isinstance(value, str) else value
 
     @field_validator("missing", mode="before")
     @classmethod
     def _codes(cls, value: Any) -> Any:
-        return lists.missing_codes(value) if isinstance(value, str) else value
+        return option_text.parse_missing_codes(value) if isinstance(value, str) else value
 
     @field_validator("separator", mode="before")
     @classmethod
     def _separator(cls, value: Any) -> Any:
-        return lists.separator(value) if isinstance(value, str) else value
+        return option_text.parse_separator(value) if isinstance(value, str) else value
 
     def read(self, path: str | Path, owner: str) -> Table:
-        """Read a table, its label prepared; rows without a label are left out."""
+        """Read a table and prepare its label; rows without a label are left out."""
         assert self.label is not None
         table_format = TableFormat(self.separator, self.header, self.columns, self.drop)
         table = read_table(path, owner, table_format).with_missing_codes(self.missing)
@@ -69,31 +80,39 @@ class TableDescription(BaseModel):
         return table if self.positive is None else binary_label(table, self.label, self.positive)
 
     def summarize(self, table: Table) -> TableSummary:
-        """Return what is said of a table: counts, means, categories, never a row."""
+        """Return the summary of a table: counts, means, categories, but no row."""
         assert self.label is not None
         return summarize(table, self.label, self.task, self.categorical)
 
 
 class NodeSettings(TableDescription):
-    """The settings of a node; in files and in `--node-config` written with dashes."""
+    """The settings of a node; in files and in `--node-config`, names have dashes."""
 
     name: str = Field(min_length=1, max_length=100)
-    """What the node is called in results and messages."""
+    """The name of the node in results and messages."""
     data: str
-    """A CSV or Parquet file; or `digits` and so on: images of a trial federation."""
+    """A CSV or Parquet file; or the name of a set of images, such as `digits`, for a trial."""
     minimum_points: PositiveInt = 10
-    """The node takes part only if it has at least so many points."""
+    """The node takes part only if it has at least this many points."""
     minimum_batch: PositiveInt = 5
-    """It takes part only where a mini-batch has at least so many points, or all that it has: what it
-    answers to a study of smaller ones is about single points."""
-    allow: tuple[str, ...] = (DESCRIBE, *FORMS)
-    """The requests that the node answers, separated by commas."""
+    """The node takes part only if every mini-batch has at least this many points, or all of its points:
+    answers computed on smaller ones would reveal single points."""
+    allow: tuple[str, ...] | None = None
+    """The requests that the node answers, separated by commas; all that it knows if not given."""
+    reveal: bool = False
+    """Whether the center may ask for this node's own vectors, as methods that compare single nodes'
+    models do."""
+    methods: tuple[str, ...] = ()
+    """Methods of other packages that the node takes part in, as `package.module:Class`, beside those of
+    fedkin and of packages that declare entry points."""
+    models: tuple[str, ...] = ()
+    """Models of other packages that the node trains, as `package.module:factory`, likewise."""
     state: Path | None = None
-    """A directory of the node's own, for compiled code and for what a resumed run needs."""
+    """A directory for compiled code and for what a resumed run needs."""
 
-    # Of a trial federation of images; as in a study
+    # For a trial with images, as in a study
     member: str | None = None
-    """Which node of the federation this is, such as `minority-1`; by default the node's name."""
+    """Which node of the study this is, such as `minority-1`; by default, the node's name."""
     setting: int = Field(1, ge=1, le=4)
     target: Target = "minority"
     seed: int = Field(0, ge=0)
@@ -101,23 +120,35 @@ class NodeSettings(TableDescription):
     majority_nodes: int = Field(10, ge=0)
     train_size: PositiveInt | None = None
 
-    @field_validator("allow", mode="before")
+    @field_validator("allow", "methods", "models", mode="before")
     @classmethod
     def _requests(cls, value: Any) -> Any:
-        return lists.name_list(value) if isinstance(value, str) else value
+        return option_text.parse_names(value) if isinstance(value, str) else value
 
-    @field_validator("allow")
+    @field_validator("methods")
     @classmethod
-    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _register(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            if name not in (DESCRIBE, *FORMS):
-                raise ValueError(f"there is no request {name!r}; known are {', '.join(FORMS)}")
+            register(method_class(name))
         return value
+
+    @model_validator(mode="after")
+    def _known_requests(self) -> "NodeSettings":
+        known = (DESCRIBE, *remote_tasks())
+        for name in self.allow or ():
+            if name not in known:
+                raise ValueError(f"there is no request {name!r}{suggestion(name, known)}")
+        return self
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The requests that the node answers."""
+        return (DESCRIBE, *remote_tasks()) if self.allow is None else self.allow
 
     @property
     def is_table(self) -> bool:
-        """Whether the data are a table and not images: whatever its file's ending, it has a label."""
-        return self.label is not None or not has_paper_setting(self.data)
+        """Whether the data are a table and not images."""
+        return self.label is not None or not has_paper_scenario(self.data)
 
 
 def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
@@ -136,8 +167,9 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
         settings = NodeSettings.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{source}: {place}: {first['msg']}") from error
+        place = [".".join(str(part) for part in first["loc"])] if first["loc"] else []
+        reason = first["msg"].removeprefix("Value error, ")
+        raise InputError(": ".join([source, *place, reason])) from error
     if settings.is_table and settings.label is None:
         raise InputError(f"{source}: a table needs the name of its label column (label)")
     return settings

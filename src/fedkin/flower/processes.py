@@ -1,7 +1,7 @@
-"""The processes of a federation on this machine: started apart, found again, stopped for certain.
+"""The processes of a federation on this machine: started detached, found again, reliably stopped.
 
-Every process carries the federation's id in its environment and hands it on to those it starts. So
-nothing is to be remembered in files, and nothing is missed when whoever started them was killed.
+Every process has the federation's id in its environment and passes it on to those that it starts. So no
+file has to keep track of them, and none is missed if the process that started them was killed.
 """
 
 import contextlib
@@ -13,8 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
+import fedkin
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
+from fedkin.flower.internals.environment import HOME_VARIABLE, POLL_VARIABLES, QUIET_VARIABLES
 from fedkin.flower.layout import Layout
 
 if TYPE_CHECKING:
@@ -22,39 +26,35 @@ if TYPE_CHECKING:
 
 IDENTITY = "FEDKIN_FEDERATION"
 ROLE = "FEDKIN_FEDERATION_ROLE"
-"""The environment variables that mark a process: whose it is, and what it is."""
+"""The environment variables that mark a process: its federation, and its role in it."""
 
-TASK_POLL_SECONDS = "0.1"
-"""How often a SuperExec looks for work; Flower's own second would be paid by every message twice."""
 STOP_SECONDS = 10.0
 """How long a process may take to end before it is killed."""
 
 
 def environment(layout: Layout, identity: str, role: str) -> dict[str, str]:
-    """Return the environment of a process: Flower's tools on the path, nothing sent elsewhere."""
+    """Return the environment of a process of this federation."""
     own = {
         IDENTITY: identity,
         ROLE: role,
-        "FLWR_HOME": str(layout.flower_home(role)),
+        HOME_VARIABLE: str(layout.flower_home(role)),
     }
     return quiet_environment() | own
 
 
 def quiet_environment() -> dict[str, str]:
-    """Return this process's environment with Flower's telemetry and downloads turned off."""
+    """Return this process's environment, with Flower's tools on the path, telemetry and downloads off."""
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {
         **os.environ,
         "PATH": search,
         # Children import the fedkin that runs here, installed or not.
         "PYTHONPATH": os.pathsep.join(
-            dict.fromkeys([str(Path(__file__).parents[3]), *_given_python_path()])
+            dict.fromkeys([str(Path(fedkin.__file__).resolve().parents[1]), *_given_python_path()])
         ),
         "PYTHONUNBUFFERED": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": TASK_POLL_SECONDS,
+        **QUIET_VARIABLES,
+        **POLL_VARIABLES,
     }
 
 
@@ -63,11 +63,11 @@ def _given_python_path() -> list[str]:
 
 
 def start(command: Sequence[str], variables: Mapping[str, str], log: Path) -> "psutil.Process":
-    """Start a process of its own session that outlives this one and writes to a log."""
+    """Start a process in its own session, which outlives this one and writes to a log."""
     import psutil
 
     make_private_directory(log.parent)
-    # Not `subprocess`: it complains when its starter ends before a process does, which is meant here.
+    # `subprocess` warns when a process outlives the one that started it, which is the purpose here.
     pid = os.posix_spawn(
         command[0],
         tuple(command),
@@ -99,7 +99,7 @@ def find(identity: str) -> dict[int, str]:
                 continue
             if variables.get(IDENTITY) == identity:
                 found[process.pid] = variables.get(ROLE, "")
-    # Flower's SuperExec hides its environment from its own user; its parent tells whose it is.
+    # Flower's SuperExec hides its environment even from its own user; its parent's shows its federation.
     for process in closed:
         with contextlib.suppress(psutil.Error, OSError):
             parent = process.ppid()
@@ -109,7 +109,7 @@ def find(identity: str) -> dict[int, str]:
 
 
 def is_alive(process: "psutil.Process") -> bool:
-    """Tell whether a process still does something."""
+    """Return whether a process is still running."""
     import psutil
 
     try:
@@ -121,7 +121,7 @@ def is_alive(process: "psutil.Process") -> bool:
 def stop(identity: str, seconds: float = STOP_SECONDS) -> list[str]:
     """Stop every process of a federation; return the roles that were running.
 
-    All are asked to end, and asked again while they start others; what is left after `seconds` is killed.
+    All are asked to end, including those that start in the meantime. After `seconds` the rest are killed.
     """
     import psutil
 
@@ -147,12 +147,12 @@ def stop(identity: str, seconds: float = STOP_SECONDS) -> list[str]:
                     asked.add(pid)
         if time.monotonic() > deadline + seconds:
             numbers = ", ".join(str(pid) for pid in alive)
-            raise InputError(f"these processes do not end, not even when killed: {numbers}")
+            raise InputError(f"these processes do not end, even when killed: {numbers}")
         time.sleep(0.1)
 
 
 def free_ports(count: int) -> list[int]:
-    """Return as many different ports of this machine as asked for that nobody uses now."""
+    """Return this many different ports of this machine that are not in use."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -161,10 +161,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def port_is_taken(address: str, port: int) -> bool:
-    """Tell whether somebody listens at a port already."""
+    """Return whether a program already listens at a port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as attempt:
-        # As servers do: a port that was just closed may be taken again.
+        # As servers do: a port that was just closed can be used again.
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             attempt.bind((address, port))
@@ -175,7 +175,7 @@ def port_is_taken(address: str, port: int) -> bool:
 
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[None]:
-    """Let one command at a time start or stop a federation."""
+    """Let only one command at a time start or stop a federation."""
     import fcntl
 
     with layout.lock.open("a") as file:
@@ -183,17 +183,15 @@ def locked(layout: Layout) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise InputError(
-                f"another command starts or stops {layout.directory} right now: wait for its end"
+                f"another command is starting or stopping {layout.directory}: wait until it has ended"
             ) from error
         yield
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    """Return the end of a log, without the colors that Flower writes."""
-    import re
-
+    """Return the last lines of a log, without Flower's color codes."""
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()[-count:]
+    return [Text.from_ansi(line).plain for line in lines[-count:]]

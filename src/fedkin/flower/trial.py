@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedkin.data.settings import has_paper_setting
+from fedkin.data.scenarios import has_paper_scenario
 from fedkin.errors import InputError
-from fedkin.flower import certificates, control, processes
+from fedkin.flower import certificates, processes
+from fedkin.flower.internals import control
 from fedkin.flower.launch import Node, Server, superlink_command, supernode_command
 from fedkin.flower.layout import (
     SUPERLINK,
@@ -25,24 +26,25 @@ if TYPE_CHECKING:
     import psutil
 
 START_SECONDS = 120.0
-"""How long a start may take; on a busy machine every process needs some seconds to load."""
+"""How long a start may take; on a busy machine every process needs several seconds to load."""
 POLL_SECONDS = 0.3
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
+"""Shows a line of progress."""
 
 
 @dataclass(frozen=True)
-class Member:
-    """How the SuperLink or a node is doing."""
+class MemberStatus:
+    """The status of the SuperLink or of a node."""
 
     name: str
     process: int | None
-    """The id of its process on this machine, if it has one."""
+    """Its process id, if it runs on this machine."""
     state: str
     """`running`, `silent` or `down` for the SuperLink; `online`, `offline`, … or `unknown` for a node."""
 
 
-def up(layout: Layout, tell: Tell) -> dict[str, int]:
+def up(layout: Layout, show: Progress) -> dict[str, int]:
     """Start the SuperLink and all nodes, and return when all of them are online.
 
     Returns:
@@ -65,7 +67,7 @@ def up(layout: Layout, tell: Tell) -> dict[str, int]:
         ports = _choose_ports(federation)
         layout.write_running(Running(ports=ports))
         try:
-            _start(layout, federation, ports, tell)
+            _start(layout, federation, ports, show)
         except BaseException:
             processes.stop(federation.id)
             raise
@@ -79,12 +81,12 @@ def down(layout: Layout) -> list[str]:
         return sorted(processes.stop(federation.id))
 
 
-def status(layout: Layout) -> list[Member]:
-    """Tell how the SuperLink and the nodes are doing."""
+def status(layout: Layout) -> list[MemberStatus]:
+    """Return the status of the SuperLink and of the nodes."""
     federation = layout.read()
     mains: dict[str, int] = {}
     for pid, role in sorted(processes.find(federation.id).items()):
-        mains.setdefault(role, pid)  # the lowest: the others were started by it
+        mains.setdefault(role, pid)  # the lowest, which has started the others
     states: dict[str, str] = {}
     server, otherwise = "down", "down"
     if SUPERLINK in mains:
@@ -96,8 +98,8 @@ def status(layout: Layout) -> list[Member]:
             server = "silent"  # it is starting, or too busy to answer
     names = dict.fromkeys([*(node.name for node in federation.node), *states])
     return [
-        Member(SUPERLINK, mains.get(SUPERLINK), server),
-        *(Member(name, mains.get(name), states.get(name, otherwise)) for name in names),
+        MemberStatus(SUPERLINK, mains.get(SUPERLINK), server),
+        *(MemberStatus(name, mains.get(name), states.get(name, otherwise)) for name in names),
     ]
 
 
@@ -113,40 +115,42 @@ def connect(layout: Layout) -> AbstractContextManager[control.Control]:
 
 
 def _check_files(layout: Layout, federation: FederationFile) -> None:
-    """Say what is missing before anything is started."""
+    """Report what is missing before anything is started."""
     from fedkin.flower.node_settings import node_settings
 
     for path in (layout.authority, layout.server_certificate, layout.server_key):
         if not path.is_file():
-            raise InputError(f"{path} is missing: make it anew with fedkin federation renew")
+            raise InputError(f"{path} is missing: make a new one with fedkin federation renew")
     for node in federation.node:
         certificates.check_private_key(layout.node_key(node.name))
         data = layout.data(node.data)
-        if not has_paper_setting(node.data) and not Path(data).is_file():
-            raise InputError(f"{layout.file}: the data of node '{node.name}' are not at {data}")
+        if not has_paper_scenario(node.data) and not Path(data).is_file():
+            raise InputError(f"{layout.file}: node '{node.name}' has no data at {data}")
         try:
-            node_settings(_told(layout, federation, node))
+            node_settings(_node_configuration(layout, federation, node))
         except InputError as error:
             raise InputError(f"{layout.file}: node '{node.name}': {error}") from error
 
 
 def _choose_ports(federation: FederationFile) -> dict[str, int]:
-    """Take the ports that the file names, and free ones for the rest."""
+    """Use the ports that the file names, and free ones for the rest."""
     wanted = {SUPERLINK: federation.superlink.port}
     wanted |= {node.name: node.port for node in federation.node}
     for name, port in wanted.items():
         address = federation.superlink.listen if name == SUPERLINK else "127.0.0.1"
         if port is not None and processes.port_is_taken(address, port):
             raise InputError(
-                f"port {port} of {name} is in use by another program: give another one in "
-                "federation.toml, or none for a free one"
+                f"port {port} of {name} is in use by another program: choose another in "
+                "federation.toml, or remove it to use any free port"
             )
     open_names = [name for name, port in wanted.items() if port is None]
     free = dict(zip(open_names, processes.free_ports(len(open_names)), strict=True))
     return {name: free[name] if port is None else port for name, port in wanted.items()}
 
 
-def _start(layout: Layout, federation: FederationFile, ports: dict[str, int], tell: Tell) -> None:
+def _start(
+    layout: Layout, federation: FederationFile, ports: dict[str, int], show: Progress
+) -> None:
     server = Server(
         federation.superlink.listen,
         ports[SUPERLINK],
@@ -155,14 +159,15 @@ def _start(layout: Layout, federation: FederationFile, ports: dict[str, int], te
         layout.server_key,
         layout.authority,
     )
-    tell(f"starting the SuperLink on port {server.port}")
+    show(f"starting the SuperLink on port {server.port}")
     superlink = _launch(layout, federation, SUPERLINK, superlink_command(server))
     started = {SUPERLINK: superlink}
     with connect(layout) as link:
         _wait(layout, started, lambda: _answers(link), "the SuperLink does not answer")
         for node in federation.node:
-            link.register(node.name, certificates.public_key_path(layout.node_key(node.name)))
-            tell(f"starting node {node.name}")
+            public_key = certificates.public_key_path(layout.node_key(node.name))
+            link.register(node.name, certificates.read_public_key(public_key))
+            show(f"starting node {node.name}")
             command = supernode_command(_node(layout, federation, node, ports))
             started[node.name] = _launch(layout, federation, node.name, command)
         names = {node.name for node in federation.node}
@@ -170,9 +175,9 @@ def _start(layout: Layout, federation: FederationFile, ports: dict[str, int], te
             layout,
             started,
             lambda: names <= {node.name for node in link.nodes() if node.status == "online"},
-            "not all nodes have come online",
+            "not all nodes are online",
         )
-    tell(f"{len(federation.node)} nodes are online")
+    show(f"{len(federation.node)} nodes are online")
 
 
 def _launch(
@@ -186,7 +191,7 @@ def _node(
     layout: Layout, federation: FederationFile, node: NodeEntry, ports: dict[str, int]
 ) -> Node:
     configuration = layout.node(node.name) / "node.toml"
-    write_configuration(configuration, _told(layout, federation, node))
+    write_configuration(configuration, _node_configuration(layout, federation, node))
     return Node(
         f"127.0.0.1:{ports[SUPERLINK]}",
         ports[node.name],
@@ -196,14 +201,16 @@ def _node(
     )
 
 
-def _told(layout: Layout, federation: FederationFile, node: NodeEntry) -> dict[str, Option]:
+def _node_configuration(
+    layout: Layout, federation: FederationFile, node: NodeEntry
+) -> dict[str, Option]:
     """Return the settings of a node."""
-    own: dict[str, Option] = {
+    fixed: dict[str, Option] = {
         "name": node.name,
         "data": layout.data(node.data),
         "state": str(layout.node(node.name) / "state"),
     }
-    return federation.data | node.further | own
+    return federation.data | node.further | fixed
 
 
 def _answers(link: control.Control) -> bool:
@@ -220,13 +227,13 @@ def _wait(
     condition: Callable[[], bool],
     complaint: str,
 ) -> None:
-    """Wait until a condition holds; a process that ends meanwhile is the reason why it never will."""
+    """Wait until a condition holds, or until a process ends, because then it never will."""
     deadline = time.monotonic() + START_SECONDS
     while not condition():
         for name, process in started.items():
             if not processes.is_alive(process):
                 raise InputError(
-                    f"{name} has ended: {_last_error(layout, name)} (all of it: {layout.log(name)})"
+                    f"{name} has ended: {_last_error(layout, name)} (the whole log: {layout.log(name)})"
                 )
         if time.monotonic() > deadline:
             raise InputError(
@@ -240,4 +247,4 @@ def _last_error(layout: Layout, name: str) -> str:
     for line in reversed(lines):
         if "error" in line.lower():
             return line
-    return lines[-1] if lines else "it has written nothing"
+    return lines[-1] if lines else "its log is empty"

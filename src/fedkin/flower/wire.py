@@ -1,9 +1,13 @@
-"""What crosses the wire between the center and a node: records of arrays, numbers and short texts.
+"""The messages between the center and a node: records of arrays, numbers and short texts.
 
-A request is a `ConfigRecord` named `request` with everything that is a number or a text, and an
-`ArrayRecord` named `vectors`. An answer is the same with `answer` in place of `request`; an answer that
-is an error is Flower's own `Error`, with one of the codes below. Arrays travel in NumPy's own format
-with pickling switched off; nothing here is ever executed.
+The message of an exchange holds several requests. `requests` has their names, and what belongs to the request
+`train` is called `train.task`, `train.number.learning_rate`, and so on. An array that several requests
+share is sent once: `train.vector.point` names the array.
+
+A request is a `ConfigRecord` named `request`, with all numbers and texts, and an `ArrayRecord` named
+`vectors`. An answer is the same, with `answer` in place of `request`. An error is Flower's own `Error`,
+with one of the codes below. Arrays are sent in NumPy's format without pickling: nothing that arrives is
+ever executed.
 """
 
 import math
@@ -16,34 +20,43 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format; a message of another version is refused."""
 
+NUMBER, OPTION, VECTOR, SERIES = "number.", "option.", "vector.", "series."
+"""The prefixes of what belongs to a request: numbers, options, vectors, the series of its slots."""
+
+SUM, NUMBERS, REVEALED = FORMS = ("sum", "numbers", "revealed")
+"""What the center makes of the replies: weighted sums, single numbers, or single nodes' vectors."""
+
 MESSAGE_TYPE = "train"
-"""Flower's name for the kind of message; a node makes no difference between kinds."""
+"""Flower's kind of message; a node treats all kinds alike."""
 
 LARGEST_TEXT = 1_000_000
-"""Characters: no description of a table is longer."""
+"""The largest number of characters of a text; no summary of a table is longer."""
 
-Value = str | int | float | bool
-"""What may stand in a request or an answer beside vectors."""
+MOST_NUMBERS = 10_000
+"""The largest number of entries in a list."""
+
+Value = str | int | float | bool | list[float]
+"""What a request or an answer may hold in addition to vectors."""
 
 
 class Refusal(IntEnum):
-    """Why a node answers with an error. The numbers stay clear of Flower's own."""
+    """Why a node answers with an error. Flower's own codes are smaller than all of these."""
 
     INVALID = 1001
-    """The request does not make sense."""
+    """The request is not valid."""
     FORBIDDEN = 1002
     """The owner of the node does not allow it."""
     NOT_JOINED = 1003
-    """The node does not know this run: it has to join it first."""
+    """The node does not know this run and has to join it first."""
     NOT_BEGUN = 1004
-    """The node has missed the beginning of this series of calls."""
+    """The node missed the beginning of this series of calls."""
     DATA = 1005
     """The node's own data or settings cannot be used; its owner's log says why."""
     INTERNAL = 1006
-    """A fault of the node's own."""
+    """The node failed."""
 
 
 class RefusedError(Exception):
@@ -61,10 +74,12 @@ class Parcel:
     values: Mapping[str, Value] = field(default_factory=dict)
     vectors: Mapping[str, np.ndarray] = field(default_factory=dict)
 
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the arrays: what `Cost` counts."""
-        return sum(array.nbytes for array in self.vectors.values())
+
+def read_names(written: Value | None) -> tuple[str, ...]:
+    """Read names that are separated by commas."""
+    if not isinstance(written, str):
+        raise RefusedError(Refusal.INVALID, f"names are missing, got {str(written)[:50]!r}")
+    return tuple(written.split(",")) if written else ()
 
 
 def pack(kind: str, parcel: Parcel) -> RecordDict:
@@ -81,7 +96,7 @@ def pack(kind: str, parcel: Parcel) -> RecordDict:
 
 
 def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
-    """Read records that anybody may have written; refuse whatever `pack` would not have made.
+    """Read records, which anybody may have written; refuse whatever `pack` would not produce.
 
     Args:
         kind: `request` or `answer`.
@@ -89,7 +104,7 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
         largest: The largest number of entries that a vector may have.
 
     Raises:
-        RefusedError: If it is not a parcel of that kind.
+        RefusedError: If they are not a parcel of that kind.
     """
     if set(content) != {kind, "vectors"}:
         raise RefusedError(
@@ -100,15 +115,18 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
         raise RefusedError(Refusal.INVALID, f"{kind} and vectors are not records of that kind")
     values: dict[str, Value] = {}
     for name, value in record.items():
-        if not isinstance(value, (str, int, float, bool)):
+        if isinstance(value, list):
+            if len(value) > MOST_NUMBERS or not all(type(each) is float for each in value):
+                raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is not a list of numbers")
+        elif not isinstance(value, (str, int, float, bool)):
             raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is neither a number nor a text")
         if isinstance(value, str) and len(value) > LARGEST_TEXT:
             raise RefusedError(Refusal.INVALID, f"the text {name[:50]!r} is too long")
-        values[name] = value
+        values[name] = value  # pyright: ignore[reportArgumentType]
     if values.pop("format", None) != FORMAT:
         raise RefusedError(
             Refusal.INVALID,
-            f"not a message of format {FORMAT}: is fedkin of another version there?",
+            f"not a message of format {FORMAT}: do both sides run the same version of fedkin?",
         )
     return Parcel(
         values, {name: _read_array(name, array, largest) for name, array in arrays.items()}
@@ -116,7 +134,7 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
 
 
 def _read_array(name: str, array: Array, largest: int) -> np.ndarray:
-    """Read an array whose header says how large it is, before any memory is spent on it."""
+    """Read an array, after its header has shown that it is not too large."""
     try:
         file = BytesIO(array.data)
         version = np.lib.format.read_magic(file)
@@ -128,11 +146,11 @@ def _read_array(name: str, array: Array, largest: int) -> np.ndarray:
     except Exception:
         raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is not an array") from None
     entries = math.prod(shape)
-    if dtype.kind not in "fiub" or len(shape) > 1 or not 0 <= entries <= largest:
+    if dtype.kind not in "fiub" or len(shape) > 2 or not 0 <= entries <= largest:
         raise RefusedError(
             Refusal.INVALID,
-            f"{name[:50]!r} is an array of type {dtype} and shape {shape}: expected a number or at most "
-            f"{largest} of them in a row",
+            f"{name[:50]!r} is an array of type {dtype} and shape {shape}: expected a vector, or one per "
+            f"model, of at most {largest} numbers",
         )
     if len(array.data) - file.tell() != entries * dtype.itemsize:
         raise RefusedError(Refusal.INVALID, f"the array {name[:50]!r} is cut off or too long")

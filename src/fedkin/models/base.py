@@ -1,7 +1,7 @@
 """What a model is: parameters, outputs, and the loss of single points."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,21 +9,19 @@ import optax
 from jax.scipy.special import logsumexp
 
 from fedkin.errors import InputError
-from fedkin.types import Array, Key, Params
-
-Task = Literal["classification", "regression"]
+from fedkin.types import Array, Key, LearningTask, Params
 
 Statistics = Any
-"""Means and variances that a model normalizes with; `()` for a model that does not normalize."""
+"""The means and variances that a model normalizes with; `()` for a model that does not normalize."""
 
 
 @runtime_checkable
 class Model(Protocol):
-    """A model of fedkin. Instances are immutable and hashable: they are arguments of compiled code."""
+    """What fedkin needs of a model. Instances are immutable and hashable: compiled code depends on them."""
 
     @property
-    def task(self) -> Task:
-        """What the outputs are: a row of scores (classification) or one number (regression)."""
+    def task(self) -> LearningTask:
+        """Whether a point's output is a row of scores (classification) or one number (regression)."""
         ...
 
     def prepare(self, inputs: Array) -> Array | np.ndarray:
@@ -31,7 +29,7 @@ class Model(Protocol):
         ...
 
     def init(self, key: Key, inputs: Array) -> Params:
-        """Draw initial parameters; `inputs` are a few prepared points that show the shape."""
+        """Draw initial parameters; `inputs` are a few prepared points, used for their shape only."""
         ...
 
     def apply(
@@ -44,8 +42,8 @@ class Model(Protocol):
     ) -> Array:
         """Compute the outputs for prepared inputs.
 
-        A model that normalizes does so with the statistics of these very inputs (of those that `mask`
-        marks, where some only fill up a batch), or with fixed `statistics` where they are given.
+        A model that normalizes uses the given `statistics`, or else those of these inputs. `mask` marks
+        the real points of a batch that is padded; the others do not enter the statistics.
         """
         ...
 
@@ -58,13 +56,13 @@ class Model(Protocol):
         ...
 
     def penalty(self, params: Params) -> Array:
-        """Return the regularizer, part of every point's loss."""
+        """Return the regularizer, which is part of every point's loss."""
         ...
 
 
 @runtime_checkable
 class LinearModel(Model, Protocol):
-    """A model whose loss is convex, with a Hessian that the data bound.
+    """A model with a convex loss whose Hessian has a bound that follows from the data.
 
     The Hessian of a batch is at most `curvature_bound` times the second moment of its features (with
     a constant feature where there is an intercept), plus `l2` times the identity.
@@ -72,39 +70,39 @@ class LinearModel(Model, Protocol):
 
     @property
     def l2(self) -> float:
-        """The factor of ½‖θ‖² in the loss: at least this strongly convex."""
+        """The factor of ½‖θ‖² in the loss, which makes the loss at least l2-strongly convex."""
         ...
 
     @property
     def curvature_bound(self) -> float:
-        """The largest curvature of a point's loss along its own features."""
+        """The largest curvature of a point's loss as a function of the model's outputs."""
         ...
 
     @property
     def intercept(self) -> bool:
-        """Whether the features are completed by a constant one."""
+        """Whether a constant feature is added."""
         ...
 
 
-def point_loss(task: Task, outputs: Array, labels: Array) -> Array:
-    """Cross-entropy for scores, half the squared error for numbers: the loss of each point."""
+def point_loss(task: LearningTask, outputs: Array, labels: Array) -> Array:
+    """Return the loss of each point: cross-entropy for scores, half the squared error for numbers."""
     if task == "classification":
-        # The label's score by comparison, not by look-up: the derivative of a look-up is a scatter,
-        # which is slow on every device.
+        # Select the label's score by comparison, not by indexing: the derivative of indexing is a
+        # scatter, which is slow on every device.
         chosen = labels[:, None] == jnp.arange(outputs.shape[-1])
         return logsumexp(outputs, axis=-1) - jnp.sum(jnp.where(chosen, outputs, 0), axis=-1)
     return 0.5 * jnp.square(outputs - labels)
 
 
 def as_float(inputs: Array) -> Array:
-    """Turn images stored as bytes into numbers from 0 to 1; leave all else as it is."""
+    """Scale images stored as bytes to numbers from 0 to 1; leave other inputs unchanged."""
     if inputs.dtype == jnp.uint8:
         return inputs.astype(jnp.result_type(float)) / 255
     return inputs
 
 
 def squared_norm(params: Params) -> Array:
-    """Return ‖θ‖² of all parameters together."""
+    """Return ‖θ‖² over all parameters."""
     return optax.tree.norm(params, squared=True)
 
 
@@ -119,15 +117,15 @@ class WrappedModel:
     """
 
     module: Any
-    task: Task = "classification"
+    task: LearningTask = "classification"
     l2: float = 0.0
 
     def prepare(self, inputs: Array) -> Array:
-        """Leave the inputs alone: the module knows best."""
+        """Return the inputs unchanged."""
         return inputs
 
     def init(self, key: Key, inputs: Array) -> Params:
-        """Draw the module's parameters, and refuse what cannot be trained here."""
+        """Draw the module's parameters; refuse a module that keeps other variables."""
         params = self.module.init(key, as_float(inputs))
         if isinstance(params, dict) and set(params) - {"params"} and "params" in params:
             extra = ", ".join(sorted(set(params) - {"params"}))
@@ -146,16 +144,16 @@ class WrappedModel:
         mask: Array | None = None,
         statistics: Statistics | None = None,
     ) -> Array:
-        """Call the module; it is taken to treat each point by itself."""
+        """Call the module, which must treat every point independently."""
         outputs = self.module.apply(params, as_float(inputs))
         return outputs[..., 0] if self.task == "regression" and outputs.ndim == 2 else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return nothing: there is no normalization over points."""
+        """Return nothing: this model does not normalize over points."""
         return ()
 
     def loss(self, outputs: Array, labels: Array) -> Array:
-        """Return the loss that goes with the task."""
+        """Return the loss of the task."""
         return point_loss(self.task, outputs, labels)
 
     def penalty(self, params: Params) -> Array:
@@ -163,17 +161,19 @@ class WrappedModel:
         return 0.5 * self.l2 * squared_norm(params)
 
 
-def as_model(candidate: Any, task: Task) -> Model:
-    """Accept a fedkin model as it is, wrap anything else that has `init` and `apply`."""
+def as_model(candidate: Any, task: LearningTask) -> Model:
+    """Return a fedkin model unchanged, and wrap any other object with `init` and `apply`."""
     if isinstance(candidate, Model):
         return candidate
     if callable(getattr(candidate, "init", None)) and callable(getattr(candidate, "apply", None)):
         try:
             hash(candidate)
         except TypeError as error:
-            raise InputError(f"the model {type(candidate).__name__} is not hashable") from error
+            raise InputError(
+                f"the model {type(candidate).__name__} is not hashable; make it a frozen dataclass"
+            ) from error
         return WrappedModel(candidate, task)
     raise InputError(
-        f"a model needs methods init(key, inputs) and apply(params, inputs); "
-        f"{type(candidate).__name__} has not both"
+        f"a model needs the methods init(key, inputs) and apply(params, inputs); "
+        f"{type(candidate).__name__} lacks at least one of them"
     )

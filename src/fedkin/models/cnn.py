@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.models.base import Statistics, Task, point_loss, squared_norm
-from fedkin.types import Array, Key, Params
+from fedkin.models.base import Statistics, point_loss, squared_norm
+from fedkin.types import Array, Key, LearningTask, Params
 
 PADDING = 1
 VARIANCE_FLOOR = 1e-5  # as in PyTorch's BatchNorm2d
@@ -26,9 +26,9 @@ class Moments(NamedTuple):
 class CNN:
     """Two convolutions, each with batch normalization and ReLU, then one fully connected layer.
 
-    In both convolutions the kernel is as wide as the stride, so the windows do not overlap: a
-    convolution is a rearrangement of pixels and a matrix product. The first rearrangement is done
-    once, by `prepare`. Activations are kept as (channel, place, point): points are neighbors in
+    In both convolutions the kernel is as wide as the stride, so the windows do not overlap, and a
+    convolution is a rearrangement of pixels followed by a matrix product. `prepare` does the first
+    rearrangement once. Activations have the axes (channel, place, point): points are neighbors in
     memory, the products need no further rearrangement, and images stay bytes until they are
     multiplied.
 
@@ -36,9 +36,14 @@ class CNN:
         image_shape: Height, width and channels of the images.
         classes: The number of classes.
         channels: Output channels of the second convolution (the paper: 2 for gray images, 5 for
-            color); the first has as many as the image.
-        kernels: Kernel size = stride of the two convolutions.
+            color). The first convolution has as many as the image.
+        kernels: The kernel size, which is also the stride, of each convolution.
         l2: Adds ½·l2·‖θ‖² to the loss.
+
+    >>> model, images = CNN((28, 28, 1)), np.zeros((5, 28, 28, 1), np.uint8)
+    >>> prepared = jnp.asarray(model.prepare(images))
+    >>> model.apply(model.init(jax.random.key(0), prepared), prepared).shape
+    (5, 10)
     """
 
     image_shape: tuple[int, int, int]
@@ -46,7 +51,7 @@ class CNN:
     channels: int = 2
     kernels: tuple[int, int] = (4, 2)
     l2: float = 0.0
-    task: Task = "classification"
+    task: LearningTask = "classification"
 
     def __post_init__(self) -> None:
         if min(self._first_places() + self._second_places()) < 1:
@@ -58,17 +63,19 @@ class CNN:
     def prepare(self, inputs: Array | np.ndarray) -> np.ndarray:
         """Rearrange images (point, height, width, channel) to (point, pixel of a window, window)."""
         if inputs.shape[1:] != self.image_shape:
-            raise InputError(f"images of shape {self.image_shape} expected, not {inputs.shape[1:]}")
+            raise InputError(
+                f"the model needs images of shape {self.image_shape}, not {inputs.shape[1:]}"
+            )
         kernel = self.kernels[0]
         rows, columns = self._first_places()
         border = ((0, 0), (PADDING, PADDING), (PADDING, PADDING), (0, 0))
-        # By NumPy: JAX would compile this for every number of points.
+        # NumPy, because JAX would compile this for every number of points.
         padded = np.pad(np.asarray(inputs), border)[:, : rows * kernel, : columns * kernel]
         windows = padded.reshape(len(inputs), rows, kernel, columns, kernel, self.image_shape[2])
         return windows.transpose(0, 2, 4, 5, 1, 3).reshape(len(inputs), -1, rows * columns)
 
     def init(self, key: Key, inputs: Array) -> Params:
-        """Draw all weights and biases uniformly from ±1/√(inputs of a unit), as PyTorch does."""
+        """Draw weights and biases uniformly from ±1/√(inputs of a unit), as PyTorch does."""
         image_channels = self.image_shape[2]
         rows, columns = self._second_places()
         fan_ins = (
@@ -96,7 +103,7 @@ class CNN:
         mask: Array | None = None,
         statistics: Statistics | None = None,
     ) -> Array:
-        """Compute the scores of each class."""
+        """Compute the score of each class."""
         return self._forward(params, inputs, mask, statistics)[0]
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
@@ -124,7 +131,7 @@ class CNN:
         first_moments, second_moments = (None, None) if statistics is None else statistics
         kernel, pixels = first["kernel"], jnp.moveaxis(inputs, 0, -1)
         if inputs.dtype == jnp.uint8:
-            # Pixels go from 0 to 1; scaling the few weights in place of them is the same.
+            # Pixels must go from 0 to 1. Scaling the few weights has the same effect.
             kernel, pixels = kernel / 255, pixels.astype(kernel.dtype)
         activations = _product(kernel, pixels)
         activations, first_moments = _normalize(activations, first, mask, first_moments)
@@ -148,7 +155,7 @@ class CNN:
 
 
 def _places(height: int, width: int, kernel: int) -> tuple[int, int]:
-    """Count the windows that fit, down and across, with the border of zeros."""
+    """Count the windows that fit vertically and horizontally, with the border of zeros."""
     return (height + 2 * PADDING) // kernel, (width + 2 * PADDING) // kernel
 
 
@@ -173,7 +180,7 @@ def _normalize(
 ) -> tuple[Array, Moments]:
     """Add the bias and normalize each channel over places and points, then scale and shift.
 
-    Where the channel's own mean is subtracted the bias is not added first: it would cancel.
+    If the channel's own mean is subtracted, the bias would cancel and is not added.
     """
     if moments is None:
         mean = _channel_mean(activations, mask)
@@ -187,7 +194,7 @@ def _normalize(
 
 
 def _channel_mean(activations: Array, mask: Array | None) -> Array:
-    """Average over places and points, one after the other: the first sum then runs along memory."""
+    """Average over places, then over points: the first sum then reads memory in order."""
     _, places, points = activations.shape
     sums = jnp.sum(activations, axis=1)
     if mask is None:

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
-from fedkin.models.base import Statistics, Task, as_float, point_loss, squared_norm
-from fedkin.types import Array, Key, Params
+from fedkin.models.base import Statistics, as_float, point_loss, squared_norm
+from fedkin.types import Array, Key, LearningTask, Params
 
 
 @dataclass(frozen=True)
 class _Linear:
-    """What the two models share: an affine map, and a penalty on all of its parameters."""
+    """What both models share: an affine map and a penalty on all its parameters."""
 
     l2: float = 1e-3
     intercept: bool = True
@@ -32,11 +32,11 @@ class _Linear:
         return outputs + params["bias"] if self.intercept else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return nothing: there is no normalization."""
+        """Return nothing: this model does not normalize."""
         return ()
 
     def penalty(self, params: Params) -> Array:
-        """Return ½·l2·‖θ‖², over the intercept too, so that the loss is l2-strongly convex."""
+        """Return ½·l2·‖θ‖². It includes the intercept, so that the loss is l2-strongly convex."""
         return 0.5 * self.l2 * squared_norm(params)
 
     def _zeros(self, *output_shape: int, features: int) -> Params:
@@ -52,14 +52,21 @@ class Logistic(_Linear):
         l2: The factor λ.
         intercept: Whether each class has a constant term.
         classes: The number of classes.
+
+    >>> import jax
+    >>> model, inputs = Logistic(classes=3, l2=0.1), jnp.ones((4, 2))
+    >>> params = model.init(jax.random.key(0), inputs)
+    >>> losses = model.loss(model.apply(params, inputs), jnp.zeros(4, int))
+    >>> round(float(losses.mean()), 4)  # log 3: all classes are equally likely at the start
+    1.0986
     """
 
     classes: int = 2
-    task: Task = "classification"
+    task: LearningTask = "classification"
 
     @property
     def curvature_bound(self) -> float:
-        """Return ½: no eigenvalue of diag(p) − ppᵀ is larger."""
+        """Return ½: no eigenvalue of diag(p) − ppᵀ exceeds it."""
         return 0.5
 
     def init(self, key: Key, inputs: Array) -> Params:
@@ -78,9 +85,15 @@ class Ridge(_Linear):
     Args:
         l2: The factor λ.
         intercept: Whether there is a constant term.
+
+    >>> import jax
+    >>> model, inputs = Ridge(), jnp.ones((2, 3))
+    >>> outputs = model.apply(model.init(jax.random.key(0), inputs), inputs)
+    >>> model.loss(outputs, jnp.array([2.0, 0.0])).tolist()
+    [2.0, 0.0]
     """
 
-    task: Task = "regression"
+    task: LearningTask = "regression"
 
     @property
     def curvature_bound(self) -> float:

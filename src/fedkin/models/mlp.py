@@ -5,32 +5,36 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from fedkin.models.base import Statistics, Task, as_float, point_loss, squared_norm
-from fedkin.types import Array, Key, Params
+from fedkin.models.base import Statistics, as_float, point_loss, squared_norm
+from fedkin.types import Array, Key, LearningTask, Params
 
 
 @dataclass(frozen=True)
 class MLP:
-    """One hidden layer of tanh units: smooth, as second derivatives want it.
+    """One hidden layer of tanh units, which are smooth: the hypergradient needs second derivatives.
 
     Args:
-        outputs: The number of classes; for regression it is not used (there is one output).
+        outputs: The number of classes. Regression has one output and ignores this.
         hidden: The number of hidden units.
         l2: Adds ½·l2·‖θ‖² to the loss.
-        task: What the outputs are.
+        task: Classification or regression.
+
+    >>> model, inputs = MLP(outputs=3, hidden=4), jnp.ones((5, 2))
+    >>> model.apply(model.init(jax.random.key(0), inputs), inputs).shape
+    (5, 3)
     """
 
     outputs: int = 2
     hidden: int = 32
     l2: float = 1e-3
-    task: Task = "classification"
+    task: LearningTask = "classification"
 
     def prepare(self, inputs: Array) -> Array:
         """Flatten each point to a row of features."""
         return inputs.reshape(len(inputs), -1)
 
     def init(self, key: Key, inputs: Array) -> Params:
-        """Draw weights of variance 1/(number of inputs of the layer); biases are zero."""
+        """Draw weights with variance 1/(inputs of the layer), and set biases to zero."""
         widths = (
             inputs.shape[-1],
             self.hidden,
@@ -59,11 +63,11 @@ class MLP:
         return outputs[..., 0] if self.task == "regression" else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return nothing: there is no normalization over points."""
+        """Return nothing: this model does not normalize over points."""
         return ()
 
     def loss(self, outputs: Array, labels: Array) -> Array:
-        """Return the loss that goes with the task."""
+        """Return the loss of the task."""
         return point_loss(self.task, outputs, labels)
 
     def penalty(self, params: Params) -> Array:

@@ -3,18 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, Literal
 
 from fedkin.errors import InputError
-from fedkin.models.base import LinearModel, Model, Task, as_model
+from fedkin.models.base import LinearModel, Model, as_model
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.mlp import MLP
 from fedkin.registry import Registry
+from fedkin.types import LearningTask
 
-OWN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
+BUILT_IN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
 """fedkin's own classes of models: with their settings they say all that is computed. Those of users,
 wrapped or derived from these, may compute something else tomorrow under the same name."""
+
+TableModel = Literal["logistic", "ridge", "mlp"]
+"""The models that take rows of a table."""
 
 ModelFactory = Callable[[int, tuple[int, ...]], Any]
 """Takes the number of classes (1 for regression) and the shape of a point; returns a fedkin model, or any
@@ -28,8 +32,8 @@ MODELS: Registry[ModelFactory] = Registry("model", "fedkin.models")
 class _OwnModel:
     """One of fedkin's own models, with the task it is for; None where it can do both."""
 
-    task: Task | None
-    make: Callable[[Task, int, tuple[int, ...], dict[str, Any]], Model]
+    task: LearningTask | None
+    make: Callable[[LearningTask, int, tuple[int, ...], dict[str, Any]], Model]
 
     def __call__(self, classes: int, point_shape: tuple[int, ...]) -> Model:
         return self.make(self.task or "classification", classes, point_shape, {})
@@ -48,16 +52,51 @@ def register_model(name: str, factory: ModelFactory) -> None:
     MODELS.add(name, factory)
 
 
-def known_task(name: str) -> Task | None:
+def known_task(name: str) -> LearningTask | None:
     """Return the task that a named model is for; None if it can do both, or nobody knows."""
     model = MODELS.get(name)
     return model.task if isinstance(model, _OwnModel) else None
 
 
+def model_for(task: LearningTask, model: TableModel | None) -> TableModel:
+    """Return the model for a table: the one asked for, if it suits the task, else the task's own.
+
+    Args:
+        task: What the label is.
+        model: The model asked for; None for `logistic`, or `ridge` for regression.
+
+    >>> model_for("regression", None)
+    'ridge'
+    """
+    if task == "regression":
+        if model == "logistic":
+            raise InputError("the model logistic gives classes; use ridge or mlp for regression")
+        return model or "ridge"
+    if model == "ridge":
+        raise InputError(
+            "the model ridge gives numbers; use logistic or mlp, or choose the task regression"
+        )
+    return model or "logistic"
+
+
+def l2_factor(model: Model) -> float | None:
+    """Return the factor of ½‖θ‖² in the loss of one of fedkin's own models; None for any other."""
+    if isinstance(model, CNN | Logistic | MLP | Ridge) and type(model) in BUILT_IN_MODELS:
+        return model.l2
+    return None
+
+
 def named_model(
-    name: str, task: Task, classes: int, point_shape: tuple[int, ...], l2: float | None = None
+    name: str,
+    task: LearningTask,
+    classes: int,
+    point_shape: tuple[int, ...],
+    l2: float | None = None,
 ) -> Model:
-    """Make the model that a name stands for.
+    """Create a model by its name.
+
+    >>> named_model("logistic", "classification", classes=10, point_shape=(8, 8, 1), l2=0.01)
+    Logistic(l2=0.01, intercept=True, classes=10, task='classification')
 
     Args:
         name: `logistic`, `ridge`, `mlp`, `cnn`, a registered name, or `package.module:factory`.
@@ -84,26 +123,28 @@ def named_model(
     return model
 
 
-def _logistic(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+def _logistic(
+    task: LearningTask, classes: int, point_shape: tuple[int, ...], settings: Any
+) -> Model:
     return Logistic(classes=classes, **settings)
 
 
-def _ridge(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+def _ridge(task: LearningTask, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
     return Ridge(**settings)
 
 
-def _mlp(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+def _mlp(task: LearningTask, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
     return MLP(outputs=classes, task=task, **settings)
 
 
-def _cnn(task: Task, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+def _cnn(task: LearningTask, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
     if len(point_shape) != 3:
         raise InputError(
             "the model 'cnn' needs images of shape (height, width, channels), not points of shape "
             f"{point_shape}; add an axis for the channels, or choose 'logistic' or 'mlp'"
         )
     height, width, channels = point_shape
-    # The paper's kernels, or smaller ones where they would leave next to nothing of the image.
+    # The paper's kernels, or smaller ones for images that these would reduce to almost nothing.
     kernels = (4, 2) if min(height, width) >= 14 else (2, 2)
     return CNN(
         (height, width, channels),

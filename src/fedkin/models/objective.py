@@ -1,4 +1,4 @@
-"""A model's loss as a function of one flat vector: what optimization works on."""
+"""A model's loss as a function of one flat vector, which is what training optimizes."""
 
 import math
 from dataclasses import dataclass
@@ -16,8 +16,7 @@ from fedkin.types import Array, Key, Params, Vector
 class Batch(NamedTuple):
     """Some points of one node, with the weight of each in the node's loss.
 
-    `weights` is None where all points count alike; otherwise a weight of zero marks a point that only
-    fills up the batch.
+    `weights` is None if all points count equally. A weight of zero marks padding.
     """
 
     inputs: Array
@@ -27,9 +26,14 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """A model whose parameters are seen as one flat vector of length `size`.
+    """A model whose parameters are one flat vector of length `size`.
 
-    Hashable, so that compiled code is shared by all objectives of the same model and shape.
+    It is hashable, so that all objectives with the same model and shapes share compiled code.
+
+    >>> from fedkin.models.linear import Logistic
+    >>> objective = Objective.create(Logistic(classes=3), np.zeros((10, 4)))
+    >>> objective.size  # a kernel of shape (4, 3) and three intercepts
+    15
     """
 
     model: Model
@@ -52,11 +56,11 @@ class Objective:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def init(self, key: Key) -> Vector:
-        """Draw the initial parameters. Not for use within compiled code."""
+        """Draw the initial parameters. Do not call this inside compiled code."""
         return _init(self, key)
 
     def unflatten(self, vector: Vector) -> Params:
-        """Give the parameters back the arrangement that the model knows."""
+        """Return the parameters as the model arranges them."""
         leaves, begin = [], 0
         for shape in self.shapes:
             end = begin + math.prod(shape)
@@ -65,7 +69,7 @@ class Objective:
         return jax.tree.unflatten(self.structure, leaves)
 
     def batch_loss(self, vector: Vector, batch: Batch) -> Array:
-        """Return the loss of one mini-batch; a node's loss is the mean over its mini-batches."""
+        """Return the loss of one mini-batch. A node's loss is the mean over its mini-batches."""
         params = self.unflatten(vector)
         mask = None if batch.weights is None else batch.weights > 0
         losses = self.model.loss(self.model.apply(params, batch.inputs, mask=mask), batch.labels)
@@ -73,7 +77,7 @@ class Objective:
         return data_loss + self.model.penalty(params)
 
     def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> Array:
-        """Return the outputs at evaluation, normalized with fixed statistics."""
+        """Return the outputs for evaluation, normalized with fixed statistics."""
         return self.model.apply(self.unflatten(vector), inputs, statistics=statistics)
 
     def output_shape(self) -> tuple[int, ...]:
@@ -90,7 +94,7 @@ class Objective:
         return self.model.statistics(self.unflatten(vector), inputs)
 
 
-# Run once: compiling it well takes two seconds, running it badly none.
+# This runs once. Optimized compilation would take two seconds and save none.
 @partial(jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0})
 def _init(objective: Objective, key: Key) -> Vector:
     params = objective.model.init(

@@ -1,1 +1,1 @@
-"""Linear algebra that does not know what it is used for."""
+"""Projections, linear solvers and scores: numerical tools that know nothing of federations."""

@@ -1,4 +1,4 @@
-"""The largest value of a quadratic function on a ball, exactly: a trust-region problem turned round."""
+"""The exact maximum of a quadratic function on a ball: the trust-region problem with its sign changed."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ import numpy as np
 from scipy.optimize import brentq
 
 HARD_CASE_GAP = 1e-12
-"""How far above the largest eigenvalue, in its own units, the multiplier's search begins."""
+"""How far above the largest eigenvalue, relative to it, the search for the multiplier begins."""
 
 ROOT_TOLERANCE = np.float64(1e-14)
 
 
 class BallMaximum(NamedTuple):
-    """The largest value of a function on a ball, and where it is taken."""
+    """The largest value of a function on a ball, and a point where the function takes it."""
 
     value: float
     point: np.ndarray
@@ -26,6 +26,9 @@ def maximize_quadratic(matrix: np.ndarray, vector: np.ndarray, radius: float) ->
     x is a global maximizer iff :math:`(\lambda I - H) x = v` with :math:`\lambda \ge 0`,
     :math:`\lambda I - H` positive semidefinite and :math:`\lambda (r - \|x\|) = 0`. In the basis of
     H's eigenvectors that is one equation in one unknown.
+
+    >>> float(round(maximize_quadratic(np.diag([2.0, -1.0]), np.array([0.0, 1.0]), radius=1.0).value, 6))
+    1.166667
     """
     matrix = np.asarray(matrix, dtype=np.float64)
     curvatures, basis = np.linalg.eigh((matrix + matrix.T) / 2)
@@ -36,7 +39,7 @@ def maximize_quadratic(matrix: np.ndarray, vector: np.ndarray, radius: float) ->
 
 
 def _boundary_or_inside(curvatures: np.ndarray, slopes: np.ndarray, radius: float) -> np.ndarray:
-    """Return the maximizer's coordinates along the eigenvectors; eigenvalues come in rising order."""
+    """Return the maximizer's coordinates along the eigenvectors; eigenvalues are in ascending order."""
     length = float(np.linalg.norm(slopes))
     if curvatures[-1] < 0 and np.linalg.norm(slopes / curvatures) <= radius:
         return -slopes / curvatures
@@ -48,8 +51,8 @@ def _boundary_or_inside(curvatures: np.ndarray, slopes: np.ndarray, radius: floa
         return float(np.linalg.norm(slopes / (multiplier - curvatures))) - radius
 
     if excess(lowest) <= 0:
-        # The "hard case": nothing pushes along the top eigenvector, so the rest of the way to the
-        # boundary may be gone along it, either way.
+        # The "hard case": the linear term has no part along the top eigenvector, so the point may move
+        # to the boundary along it, in either direction.
         coordinates = slopes / (lowest - curvatures)
         if curvatures[-1] >= 0:
             others = float(coordinates[:-1] @ coordinates[:-1])

@@ -1,9 +1,9 @@
-"""Linear systems whose matrix is spread over nodes: each product is one communication.
+"""Linear systems whose matrix is distributed over nodes: each product is one communication.
 
 The solvers are plain Python loops around `product`, a function that may communicate. Besides the
-matrix-vector product it may return a *companion*: any array that is linear in the vector too. The
-solver combines the companions as it combines the vectors, so at the end the companion of the solution
-is known without asking for it.
+matrix-vector product it returns a *companion*: any array that is also linear in the vector. The solver
+combines the companions as it combines the vectors, so it ends with the companion of the solution and
+needs no further communication for it.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ Reason = Literal[
 
 
 RESIDUAL_CEILING = 10.0
-"""A residual this many times above the first is no longer the ordinary unrest of conjugate gradients."""
+"""Residuals of conjugate gradients go up and down. This many times the first one is too much for that."""
 
 
 class LinearSolution(NamedTuple):
-    """What a linear solver found, and how it ended."""
+    """The solution that a linear solver found, and why it stopped."""
 
     solution: Vector
     companion: Array
@@ -49,16 +49,22 @@ def conjugate_gradients(
     r"""Solve :math:`(A + \lambda I) x = b` for a symmetric positive definite matrix.
 
     An indefinite matrix (a network's Hessian with too little damping) shows as a direction of
-    non-positive curvature, or as a residual far above the first one; the last good iterate before that
-    is returned then, with the reason.
+    non-positive curvature, or as a residual far above the first one. Then the last good iterate is
+    returned, with the reason.
+
+    >>> matrix = jnp.diag(jnp.array([1.0, 4.0]))
+    >>> product = lambda vector: (matrix @ vector, vector.sum())
+    >>> found = conjugate_gradients(product, jnp.array([1.0, 2.0]), tolerance=1e-5)
+    >>> found.solution.round(4).tolist(), float(found.companion.round(4)), found.products
+    ([1.0, 0.5], 1.5, 2)
 
     Args:
-        product: Maps v to (A v, companion); called once an iteration, and once more for a `start`.
+        product: Maps v to (A v, companion); called once per iteration, and once more for a `start`.
         target: The right-hand side b.
         damping: The number λ ≥ 0 added to the diagonal.
         iterations: The largest number of iterations.
         tolerance: Stop when the residual is below this fraction of the norm of b.
-        start: The first iterate; zero if it is not given, which saves one product.
+        start: The first iterate; by default zero, which saves one product.
     """
     target_norm = float(jnp.linalg.norm(target))
     if start is None:
@@ -113,11 +119,15 @@ def neumann_series(
 ) -> LinearSolution:
     r"""Sum :math:`x = \alpha \sum_{j<m} (I - \alpha (A + \lambda I))^j b`, which tends to the solution.
 
-    It converges for :math:`0 < \alpha < 2 / \|A + \lambda I\|`. A growing residual means that α is too
-    large or the matrix indefinite; the partial sum with the smallest residual is returned then.
+    The sum converges for :math:`0 < \alpha < 2 / \|A + \lambda I\|`. A growing residual means that α is
+    too large or the matrix is indefinite. Then the partial sum with the smallest residual is returned.
+
+    >>> found = neumann_series(lambda v: (2 * v, v), jnp.array([1.0]), step=0.25, terms=3)
+    >>> found.solution.tolist(), found.residual, found.reason
+    ([0.4375], 0.125, 'iteration limit')
 
     Args:
-        product: Maps v to (A v, companion); called once a term.
+        product: Maps v to (A v, companion); called once per term.
         target: The right-hand side b.
         step: The number α.
         terms: The largest number m of terms.

@@ -12,7 +12,7 @@ from fedkin.errors import InputError
 from fedkin.types import Array
 
 CLEANING_STEPS = 4
-"""Newton steps on the multiplier after the exact search; they only remove rounding errors."""
+"""Newton steps on the multiplier after the exact search; they remove rounding errors only."""
 
 
 def project_capped_simplex(point: Array | np.ndarray, cap: float | Array = 1.0) -> Array:
@@ -22,13 +22,17 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float | Array = 1.0) 
               \quad\text{s.t.}\quad \textstyle\sum_k w_k = 1,\ 0 \le w_k \le b
 
     The solution is :math:`\operatorname{clip}(v - \tau, 0, b)`; the multiplier :math:`\tau` is found by
-    sorting the breakpoints :math:`v_k` and :math:`v_k - b`, in :math:`O(K \log K)`. May be used under
-    `jit` and `vmap`, and has the right derivative wherever the projection is differentiable.
+    sorting the breakpoints :math:`v_k` and :math:`v_k - b`, in :math:`O(K \log K)`. The function works
+    under `jit` and `vmap`, and has the right derivative wherever the projection is differentiable.
+
+    >>> import fedkin
+    >>> fedkin.project_capped_simplex([0.9, 0.4, -0.2], cap=0.5).tolist()
+    [0.5, 0.5, 0.0]
 
     Args:
         point: The vector :math:`v` of K finite numbers.
-        cap: The largest weight :math:`b` that one node may get, between 1/K and 1. Inside compiled code
-            it may be traced; then nobody checks it.
+        cap: The largest weight :math:`b` that one node may get, between 1/K and 1. A cap that JAX
+            traces is not checked.
 
     Returns:
         The projection, in the floating-point type of `point`.
@@ -38,20 +42,24 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float | Array = 1.0) 
     """
     point = jnp.asarray(point)
     if point.ndim != 1 or point.size == 0:
-        raise InputError(f"a vector of at least one number is needed, not shape {point.shape}")
+        raise InputError(
+            f"the point to project must be a non-empty vector, not of shape {point.shape}"
+        )
     if not jnp.issubdtype(point.dtype, jnp.floating):
         point = point.astype(jnp.result_type(float))
     if not isinstance(cap, Tracer):
         check_cap(float(cap), point.size)
     if not isinstance(point, Tracer) and not np.isfinite(point).all():
-        raise InputError("the vector to project has entries that are NaN or infinite")
-    # The explicit type keeps one compiled version for weakly and strongly typed arrays alike.
+        raise InputError(
+            "the point to project has entries that are NaN or infinite; remove or replace them"
+        )
+    # The explicit type gives weakly and strongly typed arrays the same compiled code.
     return _project(lax.convert_element_type(point, point.dtype), jnp.asarray(cap, point.dtype))
 
 
 def check_cap(cap: float, size: int) -> None:
     """Refuse a cap outside [1/K, 1], with a message that says what the range is."""
-    # 1/K is rarely a binary fraction: accept what a user gets who writes 1/15 or 0.0666667.
+    # 1/K is rarely a binary fraction: accept 1/15 as computed, and 0.0666667.
     if not (math.isfinite(cap) and (1.0 - 1e-6) / size <= cap <= 1.0):
         raise InputError(
             f"the cap on a node's weight is {cap:g}, but with {size} nodes it must be between "
@@ -62,8 +70,8 @@ def check_cap(cap: float, size: int) -> None:
 @jax.jit
 def _project(point: Array, cap: Array) -> Array:
     shifted = point - lax.stop_gradient(_pivot(point, cap))
-    # The multiplier is now in [-cap, 0]: what lies outside of [-cap, cap] ends at a bound anyway, and
-    # without it no huge entry can swamp the sums. Twice the cap leaves room for rounding.
+    # The multiplier is now in [-cap, 0]. Entries outside [-cap, cap] end at a bound anyway; clipping them
+    # keeps huge entries from swamping the sums. Twice the cap leaves room for rounding.
     shifted = jnp.clip(shifted, -2 * cap, 2 * cap)
     shifted = shifted - lax.stop_gradient(_multiplier(shifted, cap))
     for _ in range(CLEANING_STEPS - 1):
@@ -73,7 +81,7 @@ def _project(point: Array, cap: Array) -> Array:
 
 
 def _pivot(point: Array, cap: Array) -> Array:
-    """Return the ceil(1/b)-th largest entry: the multiplier is at most `cap` below it, never above."""
+    """Return the ceil(1/b)-th largest entry. The multiplier is never above it, and at most `cap` below."""
     rank = jnp.ceil(1 / cap - 1e-5).astype(int)
     return jnp.sort(point, descending=True)[jnp.clip(rank, 1, point.size) - 1]
 

@@ -1,1 +1,1 @@
-"""Tables, figures and pages for people."""
+"""Reports on results: tables, figures and a page."""

@@ -1,7 +1,7 @@
 """The charts of the page: small SVG drawings that follow its colors, width and theme.
 
-A curve carries its numbers in `data-x` and `data-y`; the page's script reads them to show values
-under the pointer. Everything that comes from outside is escaped by `element`.
+A curve has its numbers in `data-x` and `data-y`; the page's script reads them to show the values under
+the pointer. `element` escapes all text.
 """
 
 import math
@@ -13,21 +13,21 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from fedkin.report.curves import Band, Curve, FinalWeights, WeightPaths
-from fedkin.report.style import Look, group
+from fedkin.report.style import Appearance, group
 
 WIDTH, HEIGHT = 380, 250
 LEFT, RIGHT, TOP, BOTTOM = 54, 12, 10, 40
 
 
 def element(name: str, *children: Any, **attributes: Any) -> Markup:
-    """Write an element; text and attributes are escaped, `_` in a name stands for `-`."""
+    """Return an element with escaped text and attributes; `_` in an attribute's name becomes `-`."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     inside = Markup("").join(children)
-    # Both are safe: attributes were escaped above, and Markup's join escapes what is not Markup.
+    # Both are safe: attributes are escaped above, and Markup's join escapes what is not Markup.
     return Markup(f"<{name}{written}>{inside}</{name}>")
 
 
@@ -36,7 +36,7 @@ def _text(value: Any) -> str:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return round numbers from low to high, at most so many."""
+    """Return at most `most` round numbers from low to high."""
     if not high > low:
         return [low]
     rough = (high - low) / max(most - 1, 1)
@@ -47,7 +47,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """Write a number of an axis."""
+    """Format a number for an axis."""
     if value >= 1000 and value == round(value):
         return f"{value:,.0f}".replace(",", "\u202f")
     return f"{value:.10g}"
@@ -55,7 +55,7 @@ def short(value: float) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """Axes: what of the data is seen, and where."""
+    """Axes: the range of the data and where it is drawn."""
 
     x_low: float
     x_high: float
@@ -63,12 +63,12 @@ class Frame:
     y_high: float
 
     def x(self, value: float) -> float:
-        """Place a number on the horizontal axis."""
+        """Return the horizontal position of a number."""
         share = (value - self.x_low) / ((self.x_high - self.x_low) or 1)
         return LEFT + share * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Place a number on the vertical axis."""
+        """Return the vertical position of a number."""
         share = (value - self.y_low) / ((self.y_high - self.y_low) or 1)
         return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
 
@@ -102,7 +102,7 @@ def _svg(name: str, *children: Any, height: int = HEIGHT, **attributes: Any) -> 
 
 
 def _hoverable(name: str, frame: Frame, x_title: str, *children: Any) -> Markup:
-    """A chart whose values the script shows; that makes it reachable with the keyboard, too."""
+    """Return a chart whose values the script shows, for pointer and keyboard."""
     return _svg(
         name,
         *children,
@@ -130,12 +130,12 @@ def _dash(dashes: Sequence[float]) -> str | None:
 def line_chart(
     name: str,
     curves: Mapping[str, Curve],
-    looks: Mapping[str, Look],
+    appearances: Mapping[str, Appearance],
     x_title: str,
     y_title: str,
     unit: float = 1,
 ) -> Markup:
-    """Draw a score against a cost: one line a method, the interval over seeds as its shade."""
+    """Draw a score against a cost: one line per method, with its interval over seeds shaded."""
     widest = max((float(curve.x.max()) for curve in curves.values() if not curve.level), default=1)
     frame = _frame([curve.band for curve in curves.values()], widest / unit)
     shades, lines = [], []
@@ -148,7 +148,7 @@ def line_chart(
             for values in (band.mean, band.low, band.high)
         )
         assert mean is not None
-        color = f"method-{looks[label].number}"
+        color = f"method-{appearances[label].name}"
         if low is not None and high is not None:
             both = _points(frame, x, high) + " " + _points(frame, x[::-1], low[::-1])
             shades.append(element("polygon", points=both, class_=f"shade {color}"))
@@ -157,7 +157,7 @@ def line_chart(
                 "polyline",
                 points=_points(frame, x, mean),
                 class_=f"line {color}",
-                stroke_dasharray=_dash(looks[label].dashes),
+                stroke_dasharray=_dash(appearances[label].dashes),
                 data_name=label,
                 data_x=_numbers(x),
                 data_y=_numbers(mean),
@@ -191,7 +191,7 @@ def path_chart(name: str, paths: WeightPaths) -> Markup:
 
 
 def bar_chart(name: str, final: FinalWeights) -> Markup:
-    """Draw the weight of each node as a horizontal bar, with its name and number beside it."""
+    """Draw the weight of each node as a horizontal bar with its name and value."""
     row, start, end = 21, 118, WIDTH - 46
     height = row * len(final.names) + 6
     spread = np.zeros_like(final.mean) if final.deviation is None else final.deviation
@@ -203,11 +203,11 @@ def bar_chart(name: str, final: FinalWeights) -> Markup:
         middle = row * place + row / 2 + 3
         length = weight / longest * (end - start)
         shown = node if len(node) <= 16 else node[:15] + "…"
-        told = f"{node}: {weight:.4f}" + (f" ± {deviation:.4f}" if deviation else "")
+        tooltip = f"{node}: {weight:.4f}" + (f" ± {deviation:.4f}" if deviation else "")
         parts.append(
             element(
                 "g",
-                element("title", told),
+                element("title", tooltip),
                 element("text", shown, x=start - 8, y=middle + 4, class_="end"),
                 element(
                     "rect",
@@ -241,7 +241,7 @@ def _whisker(
 
 
 def share_chart(name: str, rows: Sequence[tuple[str, float, float]]) -> Markup:
-    """Draw shares of the weight as bars: title, share, and the share that equal weights would give."""
+    """Draw shares of the weight as bars; a row is a title, the share, and that of equal weights."""
     row, start, end = 34, 4, WIDTH - 58
     parts = []
     for place, (title, share, equal) in enumerate(rows):
@@ -266,13 +266,17 @@ def share_chart(name: str, rows: Sequence[tuple[str, float, float]]) -> Markup:
 
 
 def dot_chart(
-    name: str, rows: Sequence[tuple[str, Look, Band]], x_title: str, *, difference: bool = False
+    name: str,
+    rows: Sequence[tuple[str, Appearance, Band]],
+    x_title: str,
+    *,
+    difference: bool = False,
 ) -> Markup:
-    """Draw one number a row as a dot with its interval.
+    """Draw one number per row as a dot with its interval.
 
-    A band of several numbers, one a cell, shows all of them as small dots, and their mean as the
-    large one. Differences are signed, and zero is seen. Long labels, which name the parameters of
-    variants, stand above their row, whole.
+    A band with one number per cell shows all of them as small dots and their mean as a large dot.
+    Differences have a sign, and their axis includes zero. Long labels, which name the parameters of
+    variants, go above their row.
     """
     above = max(len(label) for label, _, _ in rows) > 15
     row, start, end = (46, 10, WIDTH - 52) if above else (28, 96, WIDTH - 52)
@@ -296,9 +300,9 @@ def dot_chart(
             element("line", x1=x(value), x2=x(value), y1=2, y2=bottom, class_=style),
             element("text", text, x=x(value), y=bottom + 14, class_="middle"),
         ]
-    for place, (label, look, band) in enumerate(rows):
+    for place, (label, appearance, band) in enumerate(rows):
         y = row * place + (32 if above else row / 2 + 2)
-        color = f"method-{look.number}"
+        color = f"method-{appearance.name}"
         every = np.atleast_1d(band.mean)
         mean = float(every.mean())
         named = {"x": 0, "y": y - 15} if above else {"x": start - 10, "y": y + 4, "class_": "end"}

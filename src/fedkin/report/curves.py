@@ -1,4 +1,4 @@
-"""What figures show: curves, levels and weights, put together over seeds."""
+"""The content of figures: curves, levels and weights, averaged over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from fedkin.report.reading import Cell, Record, Run
 from fedkin.training.history import WEIGHT_PREFIX
 
 MOST_POINTS = 150
-"""A curve has at most so many points: more cannot be seen."""
+"""The largest number of points in a curve: more would not be visible."""
 
 COSTS = {
     "synchronizations": ("synchronizations", 1.0),
@@ -19,9 +19,9 @@ COSTS = {
     "bytes_up": ("sent up by all nodes, MB", 1e6),
     "bytes_down": ("sent down to all nodes, MB", 1e6),
 }
-"""The costs that scores are drawn against: the title of the axis, and its unit.
+"""The costs on horizontal axes, each with the title of the axis and its unit.
 
-Points are those of the busiest node. A title has to fit under a panel of a study's grid.
+Points are those of the busiest node. A title must fit under a panel of a study's grid.
 """
 
 SCORES = {
@@ -29,15 +29,15 @@ SCORES = {
     "validation_accuracy": "validation accuracy",
     "validation_loss": "validation loss",
 }
-"""The scores that may be drawn, the first of them that a history has."""
+"""The scores that curves may show; the first that a history has is used."""
 
 UNEQUAL = 1e-6
-"""Weights that differ by more were learned."""
+"""Weights that differ by more than this were learned."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """A mean over seeds with its interval; both ends are None for a single seed."""
+    """A mean over seeds with its interval. Both ends are None for a single seed."""
 
     mean: np.ndarray
     low: np.ndarray | None
@@ -47,7 +47,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Curve:
-    """A score over a cost; `level` where it costs no communication and is a horizontal line."""
+    """A score against a cost. `level`: a method that never communicates, shown as a horizontal line."""
 
     x: np.ndarray
     band: Band
@@ -56,7 +56,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class WeightPaths:
-    """The weight of each node over outer iterations, mean over seeds."""
+    """The weight of each node over outer iterations, averaged over seeds."""
 
     names: list[str]
     similar: list[bool | None]
@@ -76,10 +76,10 @@ class FinalWeights:
 
 
 def interval(values: np.ndarray) -> Band:
-    """Return mean and interval over the first axis, the seeds.
+    """Return the mean and an interval over the first axis, the seeds.
 
-    The interval is Student's 95% confidence interval of the mean; for two seeds, where that says
-    next to nothing, the range of both; for one there is none.
+    The interval is Student's 95% confidence interval of the mean. For two seeds, where that is too wide
+    to be useful, it is the range of both. One seed has no interval.
     """
     seeds = len(values)
     mean = values.mean(axis=0)
@@ -92,13 +92,13 @@ def interval(values: np.ndarray) -> Band:
 
 
 def score_interval(values: np.ndarray, score: str) -> Band:
-    """Return mean and interval of a score; that of an accuracy ends at 0 and 1, where accuracies do.
+    """Return the mean and interval of a score; an accuracy's interval stays between 0 and 1.
 
-    With few seeds Student's interval would go beyond.
+    With few seeds Student's interval can be wider than that.
 
     Args:
-        values: One row a seed.
-        score: The name of the score, as in the history.
+        values: One row per seed.
+        score: The name of the score's column in the history.
     """
     band = interval(values)
     if band.low is None or band.high is None or not score.endswith("accuracy"):
@@ -107,12 +107,12 @@ def score_interval(values: np.ndarray, score: str) -> Band:
 
 
 def interval_words(*seeds: int) -> str:
-    """Say what `interval` is for so many seeds, or for several numbers of them."""
+    """Describe what `interval` is for a number of seeds, or for several such numbers."""
     if len(set(seeds)) > 1:
-        spread = f"{min(seeds)} to {max(seeds)} seeds, not all runs are there"
+        spread = f"{min(seeds)} to {max(seeds)} seeds, some runs are missing"
         if max(seeds) == 2:
             return f"the range of two seeds ({spread})"
-        return f"95% confidence interval, of two seeds the range, of one none ({spread})"
+        return f"95% confidence interval; for two seeds their range, for one seed none ({spread})"
     if seeds[0] == 1:
         return "one seed, so no interval"
     if seeds[0] == 2:
@@ -121,26 +121,26 @@ def interval_words(*seeds: int) -> str:
 
 
 def score_column(record: Record) -> str:
-    """Return the column of the history that curves show."""
+    """Return the history's column that curves show."""
     columns = record.runs[0].history.columns
     return next(name for name in SCORES if name in columns)
 
 
 def shown_costs(record: Record) -> list[str]:
-    """Return the costs that there are: only points where nobody has communicated.
+    """Return the costs to show: only points if no method communicates.
 
-    A fit has one method, whose curve against bytes would be that against synchronizations again.
+    A fit has one method, whose curve against bytes would look like that against synchronizations.
     """
-    talked = any(run.history.synchronizations.max() > 0 for run in record.runs)
-    if not talked:
+    communicates = any(run.history.synchronizations.max() > 0 for run in record.runs)
+    if not communicates:
         return ["points"]
     return list(COSTS) if record.kind == "study" else ["synchronizations", "points"]
 
 
 def over_seeds(histories: Sequence[pd.DataFrame], x: str, y: str) -> Curve:
-    """Put runs together that were evaluated at different places.
+    """Average runs that were evaluated at different costs.
 
-    Between two evaluations a run is taken to go straight; after its last it keeps its model.
+    Runs are interpolated linearly between evaluations. After its last evaluation a run keeps its score.
     """
     places = np.unique(np.concatenate([history[x].to_numpy(float) for history in histories]))
     places = places[places >= max(float(history[x].iloc[0]) for history in histories)]
@@ -157,8 +157,8 @@ def over_seeds(histories: Sequence[pd.DataFrame], x: str, y: str) -> Curve:
 def score_curves(record: Record, cell: Cell, x: str) -> dict[str, Curve]:
     """Return the curve of each method of a cell.
 
-    A method that never communicates is a level, its score at the end of training, to compare the
-    others with; where there are no others it is a curve over its own cost.
+    A method that never communicates is a level, its score at the end of training, if there are others
+    to compare with. Otherwise it is a curve against its own cost.
     """
     y = score_column(record)
     compared = any(run.history.synchronizations.max() > 0 for run in record.of(cell))
@@ -177,7 +177,7 @@ def score_curves(record: Record, cell: Cell, x: str) -> dict[str, Curve]:
 
 
 def learners(record: Record, cell: Cell) -> list[str]:
-    """Return the labels whose runs have learned weights: not all nodes have the same."""
+    """Return the labels whose runs learned weights, so that they are not all equal."""
     return [
         label
         for label in record.labels
@@ -189,7 +189,7 @@ def learners(record: Record, cell: Cell) -> list[str]:
 
 
 def all_learners(record: Record) -> list[str]:
-    """Return the labels that have learned weights in any cell, in order."""
+    """Return the labels that learned weights in any cell, in order."""
     found = {label for cell in record.cells for label in learners(record, cell)}
     return [label for label in record.labels if label in found]
 
@@ -210,7 +210,7 @@ def weight_paths(record: Record, cell: Cell, label: str) -> WeightPaths:
 
 
 def final_weights(record: Record, cell: Cell, label: str) -> FinalWeights:
-    """Return the weights that belong to the results."""
+    """Return the weights that belong to the resulting models."""
     runs = _same_nodes(record.of(cell, label))
     names = list(runs[0].weights or {})
     weights = np.array([[(run.weights or {})[name] for name in names] for run in runs])
@@ -219,7 +219,7 @@ def final_weights(record: Record, cell: Cell, label: str) -> FinalWeights:
 
 
 def _same_nodes(runs: list[Run]) -> list[Run]:
-    """Keep the runs that have weights for the same nodes; only these can be averaged."""
+    """Keep the runs with weights for the same nodes: only these can be averaged."""
     weighted = [run for run in runs if run.weights]
     return [run for run in weighted if run.weights.keys() == weighted[0].weights.keys()]  # pyright: ignore
 

@@ -1,4 +1,4 @@
-"""One picture of a federation before training: who holds what, and what it looks like."""
+"""A picture of a federation before training: what each node holds, and sample images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,21 +10,22 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from fedkin.data.federated import Examples, FederatedData, class_shares
+from fedkin.data.federated import FederatedData, class_shares
 from fedkin.errors import InputError
 from fedkin.report.style import GROUP_COLORS, group
+from fedkin.types import Points
 
-# It gets darker all the way, so it reads in gray too.
+# Its lightness falls steadily, so it is readable in gray too.
 HEAT_MAP = "viridis_r"
 
 MOST_SAMPLE_COLUMNS = 12
-SAMPLES_A_CLASS = 2
+SAMPLES_PER_CLASS = 2
 
 
 def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence[int]]) -> Figure:
-    """Nodes × classes as a heat map, above the images that a node of each group gives a label.
+    """Draw nodes × classes as a heat map, above sample images per label from a node of each group.
 
-    `merged_classes` orders the columns, so that classes that are drawn together stand together.
+    `merged_classes` orders the columns, so that classes that are drawn together are neighbors.
     """
     order = [label for merged in merged_classes for label in merged]
     order += [label for label in range(len(federation.classes)) if label not in order]
@@ -34,7 +35,7 @@ def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence
     width = 11.0
     heat_height = 0.24 * rows + 0.5
     cell = 8.4 / max(len(shown), 8)
-    strip_height = cell * SAMPLES_A_CLASS * len(examples) + 0.5
+    strip_height = cell * SAMPLES_PER_CLASS * len(examples) + 0.5
     figure = Figure(figsize=(width, heat_height + strip_height + 2.6), layout="constrained")
     FigureCanvasAgg(figure)
     heights = [heat_height + 1.5, strip_height + 1.1]
@@ -46,7 +47,7 @@ def draw_federation(federation: FederatedData, merged_classes: Sequence[Sequence
 
 
 def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
-    """Write `stem.png` (for slides) and `stem.svg` (for print); the same figure, the same bytes."""
+    """Write `stem.png` for slides and `stem.svg` for print; equal figures give equal bytes."""
     png, svg = stem.with_suffix(".png"), stem.with_suffix(".svg")
     try:
         figure.savefig(png, dpi=200, facecolor="white")
@@ -58,7 +59,7 @@ def save_figure(figure: Figure, stem: Path) -> tuple[Path, Path]:
 
 
 def _groups(federation: FederatedData) -> dict[str, int]:
-    """The first node of each group that has one."""
+    """Return the first node of each group."""
     first: dict[str, int] = {}
     for i, node in enumerate(federation.description.nodes):
         first.setdefault(node.group, i)
@@ -66,13 +67,13 @@ def _groups(federation: FederatedData) -> dict[str, int]:
 
 
 def _sample_columns(federation: FederatedData, order: Sequence[int]) -> list[int]:
-    """The labels whose images are shown: all, or where they are many the permuted ones first."""
+    """Return the labels whose images are shown: all, or if there are many, the permuted ones first."""
     if len(order) <= MOST_SAMPLE_COLUMNS:
         return list(order)
     permutation = federation.description.permutation
     moved = [label for label in order if permutation[label] != label]
     others = [label for label in order if permutation[label] == label]
-    # Evenly spaced, so that every merged class is seen.
+    # Evenly spaced, so that every merged class is shown.
     spaced = [others[i * len(others) // MOST_SAMPLE_COLUMNS] for i in range(MOST_SAMPLE_COLUMNS)]
     chosen = set([*moved, *spaced][:MOST_SAMPLE_COLUMNS])
     return [label for label in order if label in chosen]
@@ -83,7 +84,7 @@ def _draw_heat_map(
 ) -> None:
     description = federation.description
     shares = class_shares(federation)[:, order]
-    # A gap sets what the center holds apart from the nodes.
+    # A gap separates the center's data from the nodes.
     gap = np.full((1, len(order)), np.nan)
     grid = np.vstack([shares[:-2], gap, shares[-2:]])
     names = [*federation.names, None, "validation", "test"]
@@ -141,7 +142,7 @@ def _draw_samples(
     figure: Any, federation: FederatedData, examples: dict[str, int], shown: Sequence[int]
 ) -> None:
     description = federation.description
-    grid = figure.subplots(len(examples) * SAMPLES_A_CLASS, len(shown), squeeze=False)
+    grid = figure.subplots(len(examples) * SAMPLES_PER_CLASS, len(shown), squeeze=False)
     for axes in grid.flat:
         axes.set_xticks([])
         axes.set_yticks([])
@@ -152,13 +153,13 @@ def _draw_samples(
         chosen = _first_of_each_label(federation.nodes[node], shown)
         for column, label in enumerate(shown):
             for row, image in enumerate(chosen[label]):
-                axes = grid[block * SAMPLES_A_CLASS + row, column]
+                axes = grid[block * SAMPLES_PER_CLASS + row, column]
                 axes.imshow(image.squeeze(), cmap="gray", interpolation="nearest")
                 for edge in axes.spines.values():
                     edge.set_visible(True)
                     edge.set_color(color)
                     edge.set_linewidth(1.6)
-        grid[block * SAMPLES_A_CLASS, 0].set_ylabel(
+        grid[block * SAMPLES_PER_CLASS, 0].set_ylabel(
             federation.names[node], color=color, fontsize=9, y=0
         )
     for axes, label in zip(grid[0], shown, strict=True):
@@ -169,11 +170,11 @@ def _draw_samples(
     if description.rotation:
         changes.append(f"images are turned {description.rotation}")
     note = f"; in the majority {' and '.join(changes)}" if changes else ""
-    figure.suptitle(f"What a node shows under a label{note}", fontsize=11)
+    figure.suptitle(f"Images that a node has under each label{note}", fontsize=11)
 
 
 def _group_color(federation: FederatedData, name: str) -> str:
-    """Return the color that the report's figures give nodes like the owner, or the others."""
+    """Return the color of nodes like the owner, or of the others, as in the report's figures."""
     return GROUP_COLORS[group(name == federation.description.target)]
 
 
@@ -184,6 +185,6 @@ def _class_title(federation: FederatedData, label: int, numbered: bool = False) 
     return f"{number}{name}{' *' if is_moved else ''}"
 
 
-def _first_of_each_label(examples: Examples, labels: Sequence[int]) -> dict[int, np.ndarray]:
-    images, given = examples
-    return {label: images[np.flatnonzero(given == label)[:SAMPLES_A_CLASS]] for label in labels}
+def _first_of_each_label(points: Points, labels: Sequence[int]) -> dict[int, np.ndarray]:
+    images, given = points
+    return {label: images[np.flatnonzero(given == label)[:SAMPLES_PER_CLASS]] for label in labels}

@@ -1,4 +1,4 @@
-"""Figures for print and slides, drawn from a record: settings × data sets, as in the paper."""
+"""Figures for print and slides: a grid of settings × data sets, as in the paper."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fedkin.errors import InputError
+from fedkin.registry import Registry
 from fedkin.report import curves
 from fedkin.report.reading import Cell, Record
-from fedkin.report.style import DISSIMILAR, GROUP_COLORS, SIMILAR, UNGROUPED, group, setting_title
+from fedkin.report.style import DISSIMILAR, GROUP_COLORS, SIMILAR, UNGROUPED, group
 
 FORMATS = ("svg", "png", "pdf")
 STYLE: Any = {
@@ -40,7 +41,10 @@ DrawPanel = Callable[[Any, Record, Cell], list[Any]]
 
 
 def plan(record: Record) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """Yield the name of every figure with what draws it; one a target, and of weights one a learner."""
+    """Yield the name of every figure with the function that draws it.
+
+    There is one figure per target, and for weights one per method that learned them.
+    """
     targets = record.distinct("target", record.cells)
     score = curves.score_column(record).removeprefix("test_").replace("_", "-")
     several = len(curves.all_learners(record)) > 1
@@ -66,19 +70,35 @@ def _file_name(label: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
 
 
+FIGURES: Registry[Callable[[Record], Figure | None]] = Registry("figure", "fedkin.figures")
+"""Further figures that users have added. They take a record, and return None if they do not suit it."""
+
+
+def register_figure(name: str, draw: Callable[[Record], Figure | None]) -> None:
+    """Let `fedkin report` draw a figure of your own.
+
+    Other processes do not see it: for them, declare an entry point in the group `fedkin.figures`.
+    """
+    FIGURES.add(name, draw)
+
+
 def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
     """Yield every figure of a record with its name."""
     for name, draw in plan(record):
         yield name, draw()
+    for name in FIGURES.names():
+        figure = FIGURES.get(name)(record)
+        if figure is not None:
+            yield name, figure
 
 
 def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
-    """Draw the score against a cost: one panel a cell, one line a method."""
+    """Draw the score against a cost: one panel per cell, one line per method."""
     return _draw(record, cells, partial(_scores_panel, cost=cost), from_zero="x")
 
 
 def save_figures(record: Record, directory: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write every figure, as SVG, PNG and PDF by default; the same record gives the same bytes."""
+    """Write every figure, by default as SVG, PNG and PDF; equal records give equal bytes."""
     written = []
     for name, figure in draw_all(record):
         for ending in formats:
@@ -96,9 +116,9 @@ def save_figures(record: Record, directory: Path, formats: Sequence[str] = FORMA
 def _draw(
     record: Record, cells: list[Cell], panel: DrawPanel, *, from_zero: str = "", title: str = ""
 ) -> Figure:
-    """Lay panels out: a row a data set, a column a setting; a single one stands alone.
+    """Draw one row of panels per data set and one column per setting.
 
-    The axes in `from_zero` begin there; the `title`, if any, stands above the legend.
+    The axes named in `from_zero` begin at zero. The `title`, if any, is above the legend.
     """
     datasets, settings = record.distinct("dataset", cells), record.distinct("setting", cells)
     places = {(cell.dataset, cell.setting): cell for cell in cells}
@@ -116,9 +136,9 @@ def _draw(
                     axes.set_visible(False)
                     continue
                 handles |= {each.get_label(): each for each in panel(axes, record, cell)}
-                axes.set_title(_plain(_panel_title(cell)), loc="left")
+                axes.set_title(_plain(cell.short_title), loc="left")
         _label_outer(grid)
-        # Rows and columns share axes: a limit set before all panels are drawn would cut the others.
+        # Panels share axes: a limit set before all of them are drawn would cut the others off.
         for axes in grid.flat:
             if "x" in from_zero:
                 axes.set_xlim(left=0)
@@ -129,10 +149,10 @@ def _draw(
 
 
 def _label_outer(grid: np.ndarray) -> None:
-    """Keep numbers and titles only at the lowest panel of a column and the first one of a row.
+    """Keep tick labels and titles only at the lowest panel of a column and the first of a row.
 
-    Matplotlib's own `label_outer` goes by the grid: where the study has no cell in its last row or
-    first column nothing would be left.
+    Matplotlib's own `label_outer` follows the grid: if the study has no cell in the last row or first
+    column, no labels would be left.
     """
     for column in grid.T:
         *upper, lowest = [axes for axes in column if axes.get_visible()]
@@ -149,7 +169,7 @@ def _label_outer(grid: np.ndarray) -> None:
 
 
 def _arrange(figure: Figure, grid: np.ndarray, handles: list[Any], title: str) -> None:
-    """Give panels, margins and the legend their places, in inches.
+    """Place panels, margins and the legend, in inches.
 
     Matplotlib's own layout engines would take several seconds for a study's grid.
     """
@@ -171,20 +191,20 @@ def _arrange(figure: Figure, grid: np.ndarray, handles: list[Any], title: str) -
         )
         return width
 
-    # First anyhow, to measure what stands beside and below the panels; then with room for it.
+    # First with any margins, to measure the labels left of and below the panels; then with room for them.
     place(1.0, 1.0, 1.0)
     left, below = _room(grid[:, 0]), _room(grid[-1], below=True)
     width = place(left, 1.0, below)
     longest = max((len(handle.get_label()) for handle in handles), default=0)
-    beside = max(1, min(len(handles), int(width / (0.42 + 0.06 * longest))))
-    above = 0.38 + 0.18 * (-(-len(handles) // beside) + bool(title))
+    legend_columns = max(1, min(len(handles), int(width / (0.42 + 0.06 * longest))))
+    above = 0.38 + 0.18 * (-(-len(handles) // legend_columns) + bool(title))
     place(left, above, below)
     figure.legend(
         handles=handles,
         title=title or None,
         loc="upper center",
         bbox_to_anchor=(0.5, 1.0),
-        ncols=beside,
+        ncols=legend_columns,
         handlelength=2.4,
         columnspacing=1.2,
         fontsize=8.5,
@@ -192,7 +212,7 @@ def _arrange(figure: Figure, grid: np.ndarray, handles: list[Any], title: str) -
 
 
 def _room(edge: np.ndarray, *, below: bool = False) -> float:
-    """Return how much room the numbers and titles of panels need, in inches."""
+    """Return the room that tick labels and titles of panels need, in inches."""
     needed = [0.3]
     for axes in edge:
         if axes.get_visible():
@@ -205,13 +225,8 @@ def _room(edge: np.ndarray, *, below: bool = False) -> float:
     return max(needed)
 
 
-def _panel_title(cell: Cell) -> str:
-    name = Path(cell.dataset).name
-    return f"{name}, {setting_title(cell.setting)}" if cell.setting else name
-
-
 def _plain(text: str) -> str:
-    """Keep matplotlib from taking dollars for mathematics."""
+    """Keep matplotlib from reading dollar signs as mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -220,33 +235,43 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
     handles = []
     found = curves.score_curves(record, cell, cost)
     for label, curve in found.items():
-        look = record.look(label)
+        appearance = record.appearance(label)
         band = curve.band
-        dashes = (0, look.dashes) if look.dashes else "-"
+        dashes = (0, appearance.dashes) if appearance.dashes else "-"
         name = _plain(label)
         if curve.level:
             line = axes.axhline(
-                float(band.mean), color=look.color, linestyle=dashes, linewidth=1.4, label=name
+                float(band.mean),
+                color=appearance.color,
+                linestyle=dashes,
+                linewidth=1.4,
+                label=name,
             )
             if band.low is not None and band.high is not None:
                 axes.axhspan(
-                    float(band.low), float(band.high), color=look.color, alpha=0.10, linewidth=0
+                    float(band.low),
+                    float(band.high),
+                    color=appearance.color,
+                    alpha=0.10,
+                    linewidth=0,
                 )
         else:
             x = curve.x / unit
             (line,) = axes.plot(
                 x,
                 band.mean,
-                color=look.color,
+                color=appearance.color,
                 linestyle=dashes,
                 linewidth=1.7,
-                marker=look.marker,
+                marker=appearance.marker,
                 markersize=4,
-                markevery=_spread(len(x), look.number),
+                markevery=_spread(len(x), appearance.place),
                 label=name,
             )
             if band.low is not None and band.high is not None:
-                axes.fill_between(x, band.low, band.high, color=look.color, alpha=0.18, linewidth=0)
+                axes.fill_between(
+                    x, band.low, band.high, color=appearance.color, alpha=0.18, linewidth=0
+                )
         handles.append(line)
     axes.set_xlabel(title)
     axes.set_ylabel(curves.SCORES[curves.score_column(record)])
@@ -254,7 +279,7 @@ def _scores_panel(axes: Any, record: Record, cell: Cell, cost: str) -> list[Any]
 
 
 def _spread(points: int, number: int) -> list[int]:
-    """Put few markers on a line, on each line elsewhere, so that they do not hide one another."""
+    """Put a few markers on a line, at different places on each line, so that all are visible."""
     if points <= 6:
         return list(range(points))
     return sorted({(number + 1 + 6 * turn) * (points - 1) // 30 for turn in range(5)})

@@ -1,4 +1,4 @@
-"""`report.html`: one file that opens with the answer, needs no network and works without script."""
+"""`report.html`: one file that opens with the answer. It needs no network and no script."""
 
 import base64
 import hashlib
@@ -16,16 +16,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedkin.errors import InputError
-from fedkin.report import answer, charts, curves, tables
+from fedkin.report import charts, curves, findings, tables
 from fedkin.report.reading import Cell, Record, Run
-from fedkin.report.style import group, setting_title
+from fedkin.report.style import group, palette, scenario_title
 from fedkin.studies.config import GRID_FIELDS
 from fedkin.training.checkpoint import write_atomically
 from fedkin.version import __version__
 
 NAME = "report.html"
 MOST_HEAT_MAPS = 40
-"""Federations shown class by class; a study with more cells shows the first ones."""
+"""The most federations shown class by class; of a study with more cells, the first are shown."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,17 @@ class Panel:
 
     title: str
     chart: Markup
-    row: int = 0
 
 
 @dataclass(frozen=True)
 class View:
-    """Panels of one kind, one a cell, and what there is to know about them."""
+    """Panels of one kind, one per cell, with a caption."""
 
     title: str
     caption: str
     panels: list[Panel]
     legend: str
-    """Which legend belongs to it: `methods` or `groups`."""
+    """Which legend it needs: `methods` or `groups`."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Chapter:
 
 
 def write_page(record: Record, path: Path) -> Path:
-    """Write the page into a file, whole or not at all."""
+    """Write the page into a file, all of it or nothing."""
     text = render(record)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,9 +69,10 @@ def write_page(record: Record, path: Path) -> Path:
 
 def render(record: Record) -> str:
     """Return the page."""
-    script, style = _asset("report.js"), _asset("report.css")
+    script = _asset("report.js")
+    style = f"{_asset('report.css')}\n{palette(map(record.appearance, record.labels))}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    label, subject = answer.main_label(record), answer.subject(record)
+    label, subject = findings.main_label(record), findings.subject(record)
     chapters = _chapters(record)
     table = tables.summary(record)
     return (
@@ -81,19 +81,19 @@ def render(record: Record) -> str:
         .render(
             record=record,
             version=__version__,
-            # The files are our own: these two, and nothing else, enter the page as they are.
+            # Only these two files enter the page unescaped: they are part of the package.
             script=Markup(script),
             script_digest=digest,
             style=Markup(style),
-            whom=answer.whom(record, label),
-            whom_chart=_whom_chart(record, label),
-            brings=answer.brings(record, subject),
-            brings_chart=_brings_chart(record, subject),
-            costs=answer.costs(record, subject),
+            weights_sentence=findings.weights_sentence(record, label),
+            weights_chart=_weights_chart(record, label),
+            accuracy_sentence=findings.accuracy_sentence(record, subject),
+            accuracy_chart=_accuracy_chart(record, subject),
+            cost_sentence=findings.cost_sentence(record, subject),
             cost_rows=_cost_rows(record),
             chapters=chapters,
             most_views=max(len(chapter.views) for chapter in chapters),
-            legend=[(name, record.look(name)) for name in record.labels],
+            legend=[(name, record.appearance(name)) for name in record.labels],
             grouped=any(run.similar for run in record.runs),
             rows=tables.rows_by_cell(table, record),
             table_notes=tables.notes(record) if record.kind == "study" else [],
@@ -121,7 +121,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "entry": lambda row: tables.entry(row.accuracy, row.deviation),
         "signed": tables.signed,
-        "setting": lambda setting: setting_title(setting).removeprefix("setting "),
+        "setting": lambda setting: scenario_title(setting).removeprefix("setting "),
         "known": lambda value: not np.isnan(value),
         "base": lambda path: Path(path).name,
         "number": lambda value, digits=0: f"{value:,.{digits}f}".replace(",", "\u202f"),
@@ -134,20 +134,21 @@ def _asset(name: str) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-def _whom_chart(record: Record, label: str | None) -> Markup | None:
-    """Bars of nodes where there is one federation, else the share of similar nodes in each cell."""
+def _weights_chart(record: Record, label: str | None) -> Markup | None:
+    """Draw the nodes' weights for one federation, else the share of similar nodes per cell."""
     if label is None:
         return None
     learned = [cell for cell in record.cells if label in curves.learners(record, cell)]
     if len(learned) == 1:
         final = curves.final_weights(record, learned[0], label)
         return charts.bar_chart("weight of each node", final)
-    known = answer.shares(record, label)
+    known = findings.shares(record, label)
     rows = [(each.cell.title, each.share, each.equal) for each in known]
     return charts.share_chart("share of the weight of nodes like the owner", rows)
 
 
-def _brings_chart(record: Record, label: str) -> Markup | None:
+def _accuracy_chart(record: Record, label: str) -> Markup | None:
+    """Dots: the accuracy of each method in one cell, else its difference from `label` per cell."""
     if record.kind == "fit":
         return None
     if len(record.cells) == 1:
@@ -155,7 +156,7 @@ def _brings_chart(record: Record, label: str) -> Markup | None:
         rows = [
             (
                 name,
-                record.look(name),
+                record.appearance(name),
                 curves.score_interval(
                     np.array(
                         [run.outcome["test_accuracy"] for run in record.of(cell, name)], float
@@ -166,19 +167,19 @@ def _brings_chart(record: Record, label: str) -> Markup | None:
             for name in record.labels
         ]
         return charts.dot_chart("test accuracy of each method", rows, "test accuracy")
-    compared = answer.gains(record, label)
+    compared = findings.gains(record, label)
     if not compared:
         return None
     rows = [
-        (gain.label, record.look(gain.label), curves.Band(gain.differences, None, None, 1))
+        (gain.label, record.appearance(gain.label), curves.Band(gain.differences, None, None, 1))
         for gain in compared
     ]
-    title = f"accuracy of {label} less that of …, one dot a cell"
+    title = f"accuracy of {label} minus that of …, one dot per cell"
     return charts.dot_chart(title, rows, title, difference=True)
 
 
 def _cost_rows(record: Record) -> list[tuple[str, dict[str, float]]]:
-    """Return what a run of each method costs, mean over all its runs."""
+    """Return what a run of each method costs on average."""
     rows = []
     for label in record.labels:
         totals = [run.total for run in record.runs if run.label == label]
@@ -211,19 +212,21 @@ COST_NOTES = {
 
 
 def _views(record: Record, cells: list[Cell]) -> list[View]:
-    looks = {label: record.look(label) for label in record.labels}
+    appearances = {label: record.appearance(label) for label in record.labels}
     score = curves.SCORES[curves.score_column(record)]
-    counts = {len(runs) for cell in cells for label in looks if (runs := record.of(cell, label))}
+    counts = {
+        len(runs) for cell in cells for label in appearances if (runs := record.of(cell, label))
+    }
     several = max(counts) > 1
     mean = ", mean over seeds" if several else ""
     shade = f" Shaded: {curves.interval_words(*counts)}." if several else ""
     whiskers = " Whiskers: one standard deviation over seeds." if several else ""
     compared = "local" in record.labels.values() and len(record.labels) > 1
-    levels = " Local-train is a level, its value at the end." if compared else ""
+    levels = " Local-train is a horizontal line at its final value." if compared else ""
     views = []
 
     def view(title: str, caption: str, legend: str, of: list[Cell], draw: Callable[[Cell], Markup]):
-        panels = [Panel(_panel_title(cell), draw(cell)) for cell in of]
+        panels = [Panel(cell.short_title, draw(cell)) for cell in of]
         if panels:
             views.append(View(title, caption, panels, legend))
 
@@ -231,13 +234,13 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
         axis, unit = curves.COSTS[cost]
         view(
             f"{score.capitalize()} against {COST_TITLES[cost]}",
-            f"Of the model at that moment{mean}.{shade}{levels}{COST_NOTES.get(cost, '')}",
+            f"The model at that point{mean}.{shade}{levels}{COST_NOTES.get(cost, '')}",
             "methods",
             cells,
             lambda cell, cost=cost, axis=axis, unit=unit: charts.line_chart(
                 f"{score} against {COST_TITLES[cost]}, {cell.title}",
                 curves.score_curves(record, cell, cost),
-                looks,
+                appearances,
                 axis,
                 score,
                 unit,
@@ -249,7 +252,7 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
         ending = f": {label}" if len(learned) > 1 else ""
         view(
             f"Weights over outer iterations{ending}",
-            f"As {label} learned them, one line a node{mean}. Dotted: equal weights.",
+            f"The weights that {label} learned, one line per node{mean}. Dotted: equal weights.",
             "groups",
             of,
             lambda cell, label=label: charts.path_chart(
@@ -258,10 +261,10 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
             ),
         )
         if record.kind == "fit":
-            continue  # The page has opened with the final weights.
+            continue  # The page opens with the final weights.
         view(
             f"Final weights{ending}",
-            f"Those of the results of {label}{mean}.{whiskers} Dotted: equal weights.",
+            f"The weights of {label}'s result{mean}.{whiskers} Dotted: equal weights.",
             "groups",
             of,
             lambda cell, label=label: charts.bar_chart(
@@ -272,13 +275,8 @@ def _views(record: Record, cells: list[Cell]) -> list[View]:
     return views
 
 
-def _panel_title(cell: Cell) -> str:
-    name = Path(cell.dataset).name
-    return f"{name}, {setting_title(cell.setting)}" if cell.setting else name
-
-
 def _data(record: Record) -> list[dict[str, Any]]:
-    """Return who holds what in each cell, of its first run: nodes × classes as shares, or rows."""
+    """Return what each node holds in the first run of each cell: counts per class, or rows."""
     found = []
     for cell in record.cells[:MOST_HEAT_MAPS]:
         run = record.of(cell)[0]
@@ -316,7 +314,7 @@ def _held(name: str, group: str, points: int, counts: list[int] | None) -> dict[
 
 
 def _configuration(record: Record) -> list[tuple[str, str]]:
-    """Return every parameter that was set, with its value, or its values where runs differ."""
+    """Return every parameter that was set, with all its values."""
     if record.kind == "fit":
         return [("model", str(record.request["model"]["name"]))]
     names = [
@@ -351,7 +349,7 @@ def _versions(record: Record) -> list[tuple[str, str]]:
 
 
 def _warnings(record: Record) -> list[tuple[str, int, list[str]]]:
-    """Return each warning that occurred, how often, and in which runs."""
+    """Return each warning, how often it occurred, and in which runs."""
     places: dict[str, list[str]] = {}
     for run in record.runs:
         for warning in run.outcome.get("warnings", []):

@@ -1,4 +1,4 @@
-"""From a directory of results to what a report is made of; nothing is computed here, only read."""
+"""Read a directory of results into a `Record`, which reports are made from."""
 
 import hashlib
 import json
@@ -7,18 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
 
 from fedkin.errors import InputError
-from fedkin.report.style import METHODS, Look, look, method_title, setting_title
+from fedkin.events import EVENTS_FILE, EventReader, RunFailed, StepDone
+from fedkin.report.style import (
+    Appearance,
+    appearance,
+    method_order,
+    method_title,
+    scenario_title,
+)
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig
 from fedkin.studies.store import Store, read_config, read_finished
 
 
 class Cell(NamedTuple):
-    """One cell of the paper's table: methods are compared within it."""
+    """One cell of the paper's table. Methods are compared within a cell."""
 
     dataset: str
     setting: str
@@ -26,11 +33,14 @@ class Cell(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The cell in words."""
-        parts = [Path(self.dataset).name]
-        parts += [setting_title(self.setting)] if self.setting else []
-        parts += [f"target {self.target}"] if self.target else []
-        return ", ".join(parts)
+        """The data set, the setting and the target."""
+        return f"{self.short_title}, target {self.target}" if self.target else self.short_title
+
+    @property
+    def short_title(self) -> str:
+        """The data set and the setting: panels of one figure have the same target."""
+        name = Path(self.dataset).name
+        return f"{name}, {scenario_title(self.setting)}" if self.setting else name
 
 
 @dataclass(frozen=True)
@@ -46,25 +56,25 @@ class Run:
     outcome: dict[str, Any]
     history: pd.DataFrame
     weights: dict[str, float] | None
-    """The weight of each node in the model that is the result; None where there are none."""
+    """The weight of each node in the resulting model; None if there are no weights."""
     data: dict[str, Any]
-    """What the nodes hold; may be empty."""
+    """What the nodes hold; empty if unknown."""
     label: str = ""
-    """The method in words, with the parameters that tell variants of it apart."""
+    """The method's title, with the parameters that distinguish its variants."""
 
     @property
     def similar(self) -> dict[str, bool]:
-        """Which nodes are like the owner, by name; empty where nobody knows."""
+        """Which nodes are like the owner, by name; empty if unknown."""
         return dict(zip(self.data.get("names", []), self.data.get("similar", []), strict=False))
 
     @property
     def total(self) -> pd.Series:
-        """What the whole run has cost."""
+        """The cost of the whole run."""
         return self.history.iloc[-1]
 
 
 class Missing(NamedTuple):
-    """A run that was asked for and is not there."""
+    """A run of the study that has no result."""
 
     cell: Cell
     method: str
@@ -72,9 +82,24 @@ class Missing(NamedTuple):
     reason: str
 
 
+class PaperTable(Protocol):
+    """A table of published results, to be shown next to a record's own.
+
+    The package has none: the reproduction of the paper, outside of it, supplies its table.
+    """
+
+    def value(self, cell: Cell, method: str, runs: Iterable[Run]) -> tuple[float, float] | None:
+        """Return the published test accuracy and its spread for these runs, if there is one."""
+        ...
+
+    def notes(self, record: "Record") -> list[str]:
+        """Return what a reader has to know to compare the two."""
+        ...
+
+
 @dataclass(frozen=True)
 class Record:
-    """All that a directory holds."""
+    """Everything that a directory of results holds."""
 
     directory: Path
     kind: str
@@ -82,11 +107,13 @@ class Record:
     runs: list[Run]
     missing: list[Missing] = field(default_factory=list)
     doubt: str = ""
-    """Why it cannot be told what is missing, where that is so."""
+    """Why it is unknown which runs are missing; empty if it is known."""
     request: dict[str, Any] = field(default_factory=dict)
-    """The study as it was asked for, or what is known of a fit."""
+    """The study as requested, or what is known about a fit."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The scores of a fit by the table they were measured on."""
+    """The scores of a fit, by the table that they were measured on."""
+    paper: PaperTable | None = None
+    """Published results to be shown next to the record's own."""
 
     @property
     def title(self) -> str:
@@ -101,42 +128,42 @@ class Record:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of methods and their variants, in order, with the method of each."""
+        """The labels of methods and their variants in order, each with its method."""
         found = {run.label: run.method for run in self.runs}
-        return dict(sorted(found.items(), key=lambda item: _method_order(item[1])))
+        return dict(sorted(found.items(), key=lambda item: method_order(item[1])))
 
-    def look(self, label: str) -> Look:
+    def appearance(self, label: str) -> Appearance:
         """Return how a label is drawn."""
         method = self.labels[label]
         variants = [other for other, name in self.labels.items() if name == method]
-        return look(method, variants.index(label))
+        return appearance(method, variants.index(label))
 
     def distinct(self, part: str, cells: Iterable[Cell]) -> list[str]:
-        """Return what cells have as `dataset`, `setting` or `target`, in the order of the study.
+        """Return the cells' values of `dataset`, `setting` or `target`, in the order of the study.
 
-        Where cells are missing, the order in which they are met is another one.
+        If cells are missing, the order of the remaining ones can differ from it.
         """
         asked = [str(value) for value in self.request.get(part, [])]
         found = dict.fromkeys(getattr(cell, part) for cell in cells)
         return sorted(found, key=lambda value: asked.index(value) if value in asked else len(asked))
 
     def of(self, cell: Cell, label: str | None = None) -> list[Run]:
-        """Return the runs of a cell, perhaps of one label only."""
+        """Return the runs of a cell, of one label only if it is given."""
         return [run for run in self.runs if run.cell == cell and label in (None, run.label)]
 
 
 def read_record(directory: Path) -> Record:
-    """Read a study's store, or the directory that `fedkin fit` has written."""
+    """Read a study's store, or a directory that `fedkin fit` wrote."""
     if not directory.is_dir():
-        problem = "is a file" if directory.exists() else "is not there"
-        raise InputError(f"{directory} {problem}: give the directory of a study or of a fit")
+        problem = "is a file" if directory.exists() else "does not exist"
+        raise InputError(f"{directory} {problem}: name the directory of a study or a fit")
     if (directory / "study.json").exists():
         return _read_study(directory)
     if (directory / "history.csv").exists() and (directory / "metrics.json").exists():
         return _read_fit(directory)
     raise InputError(
-        f"{directory} holds no results: give the directory that fedkin run, fedkin reproduce, "
-        "fedkin demo or fedkin fit was given as --out"
+        f"{directory} has no results: name the directory that was the --out of fedkin run, fedkin "
+        "reproduce, fedkin demo or fedkin fit"
     )
 
 
@@ -148,7 +175,7 @@ def _read_study(directory: Path) -> Record:
         study = StudyConfig.model_validate(content["study"])
     except (ValueError, KeyError) as error:
         raise InputError(
-            f"{directory / 'study.json'} is damaged or was edited: put it back"
+            f"{directory / 'study.json'} is damaged or was edited: restore it"
         ) from error
     runs, damaged = [], {}
     for path in sorted(store.runs.iterdir()) if store.runs.is_dir() else []:
@@ -165,11 +192,11 @@ def _read_study(directory: Path) -> Record:
     try:
         why = _why_missing(store, {run.name for run in runs}, damaged)
         missing = list(missing_runs(study, runs, why))
-    except InputError as error:  # A setting of the user's own, whose file is no longer there.
+    except InputError as error:  # The file of a user's own setting no longer exists.
         doubt = str(error)
     if not runs:
         reason = next(iter(damaged.values()), "there is nothing to report")
-        raise InputError(f"{directory} holds no finished run that can be read: {reason}")
+        raise InputError(f"{directory} has no finished run that can be read: {reason}")
     return Record(directory, "study", runs, missing, doubt, content["study"])
 
 
@@ -186,7 +213,7 @@ def _read_run(config: RunConfig, outcome: dict[str, Any], path: Path) -> Run:
 
 
 def make_run(config: RunConfig, **rest: Any) -> Run:
-    """Make a run of its config and what was read beside it."""
+    """Make a run from its config and the other files of its directory."""
     return Run(
         cell=_cell(config),
         method=config.method,
@@ -206,7 +233,7 @@ def _json(path: Path) -> Any:
 
 
 def grid_order(study: StudyConfig) -> Callable[[Cell], tuple[Any, ...]]:
-    """Order cells as the study lists them; those of an earlier version of the study come last."""
+    """Return a sort key that orders cells as the study lists them; unknown cells come last."""
     lists = [list(map(str, values)) for values in (study.dataset, study.setting, study.target)]
 
     def place(cell: Cell) -> tuple[Any, ...]:
@@ -218,13 +245,8 @@ def grid_order(study: StudyConfig) -> Callable[[Cell], tuple[Any, ...]]:
     return place
 
 
-def _method_order(method: str) -> int:
-    known = list(METHODS)
-    return known.index(method) if method in known else len(known)
-
-
 def with_labels(runs: list[Run]) -> list[Run]:
-    """Tell runs of one method apart where a cell has it with different parameters."""
+    """Label the runs so that variants of a method with different parameters differ."""
     varying: dict[str, set[str]] = {}
     for cell, method in {(run.cell, run.method) for run in runs}:
         flat = [_parameters(run) for run in runs if (run.cell, run.method) == (cell, method)]
@@ -237,19 +259,19 @@ def with_labels(runs: list[Run]) -> list[Run]:
 
 def _label(run: Run, keys: Iterable[str]) -> Run:
     parameters = _parameters(run)
-    told = [f"{key.replace('_', ' ')} {_brief(parameters.get(key))}" for key in keys]
-    label = f"{method_title(run.method)} ({', '.join(told)})" if told else run.label
+    shown = [f"{key.replace('_', ' ')} {_brief(parameters.get(key))}" for key in keys]
+    label = f"{method_title(run.method)} ({', '.join(shown)})" if shown else run.label
     return replace(run, label=label)
 
 
 def _brief(value: Any) -> str:
-    """Write a parameter; a long one, such as a declared setting, by a few digits of its checksum."""
+    """Format a parameter; a long one, such as a declared setting, as a few digits of its checksum."""
     text = str(value)
     return text if len(text) <= 30 else hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def _parameters(run: Run) -> dict[str, Any]:
-    """All of a config but the grid, flat."""
+    """Return all parameters of a config except the grid, in one level."""
     own = {name: value for name, value in run.config.items() if name not in GRID_FIELDS}
     return own | own.pop("settings", {})
 
@@ -261,16 +283,16 @@ RunKey = tuple[Cell, str, int]
 def missing_runs(
     study: StudyConfig, runs: list[Run], why: Callable[[RunKey, str | None], str]
 ) -> Iterable[Missing]:
-    """Yield the runs of a study that are not among these.
+    """Yield the runs of a study that have no result.
 
     Args:
-        study: What was asked for.
+        study: The study as requested.
         runs: The finished runs.
-        why: Tells the reason by what the run is and its name, None where tuning decides the name.
+        why: Returns the reason, given the run's key and its name (None if tuning decides the name).
     """
     finished = {run.name for run in runs}
-    # Tuning, of itself or of the method it follows, decides a run's parameters, and so the name of
-    # its directory: such runs are counted.
+    # If tuning decides the parameters of a run, or of the method that it follows, the name of its
+    # directory is unknown, so such runs are counted instead.
     tuned = Counter((run.cell, run.method, run.seed) for run in runs)
     for config in study.runs():
         key = (_cell(config), config.method, config.seed)
@@ -286,7 +308,7 @@ def missing_runs(
 def _why_missing(
     store: Store, finished: Collection[str], damaged: Mapping[str, str]
 ) -> Callable[[RunKey, str | None], str]:
-    """Return what tells why a run is missing from a store."""
+    """Return a function that says why a run is missing from a store."""
     unfinished = _unfinished(store, finished)
 
     def why(key: RunKey, name: str | None) -> str:
@@ -299,14 +321,14 @@ def _why_missing(
 
 
 def _unfinished(store: Store, finished: Collection[str]) -> dict[RunKey, list[Path]]:
-    """Return the directories of runs that are not finished, by what they are runs of."""
+    """Return the directories of unfinished runs by their keys."""
     found: dict[RunKey, list[Path]] = {}
     for path in sorted(store.runs.iterdir()) if store.runs.is_dir() else []:
         if path.name in finished:
             continue
         try:
             config = read_config(path)
-        except InputError:  # What it was a run of cannot be told.
+        except InputError:  # Its key is unknown.
             continue
         found.setdefault((_cell(config), config.method, config.seed), []).append(path)
     return found
@@ -320,14 +342,11 @@ def _reason(path: Path, damaged: Mapping[str, str]) -> str:
         return "not begun"
     if (path / "finished.json").exists():
         return "a file of it is damaged: run the study again with --resume"
-    try:
-        lines = (path / "log.txt").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "begun"
-    if lines and lines[-1].startswith("failed: "):
-        return lines[-1]
-    steps = [line.partition(":")[0] for line in lines if line.startswith("step ")]
-    return f"not finished, {steps[-1]} was the last" if steps else "begun"
+    events = EventReader(path / EVENTS_FILE).new()
+    if events and isinstance(events[-1], RunFailed):
+        return f"failed: {events[-1].reason}"
+    steps = [event.step for event in events if isinstance(event, StepDone)]
+    return f"not finished, step {steps[-1]} was the last" if steps else "begun"
 
 
 def _read_fit(directory: Path) -> Record:
@@ -342,9 +361,9 @@ def _read_fit(directory: Path) -> Record:
         request = {"method": method, "model": saved["model"], "classes": saved["classes"]}
         points = [int(count) for count in rows["rows"]]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        what = f"{error.filename} is not there" if isinstance(error, FileNotFoundError) else error
+        what = f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else error
         raise InputError(
-            f"{directory} is not a whole result of fedkin fit ({what}): make it again with --force"
+            f"{directory} is not a complete result of fedkin fit ({what}): run it again with --force"
         ) from error
     run = Run(
         name=directory.resolve().name,

@@ -1,67 +1,29 @@
-"""The table of a study: every method in every cell, beside the paper's figures."""
+"""The table of a study: every method in every cell, next to published results where there are any."""
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedkin.report.reading import Cell, Record, Run
-from fedkin.report.style import setting_title
+from fedkin.report.reading import Cell, Record
+from fedkin.report.style import scenario_title
 
-PAPER_METHODS: dict[Any, str] = {"bi-level": "bilevel", "local-train": "local"}
-PAPER_DATA_SETS: dict[Any, str] = {"ds-imagenet": "downsampled-imagenet"}
-ENCODED_ANEW = {"cifar10-jpeg": "cifar10"}
-"""Data sets that are the paper's but for the encoding of their images, and the paper's."""
 COSTS = ("synchronizations", "points", "bytes_up", "bytes_down", "seconds")
+PAPER_COLUMNS = ("paper", "paper_spread", "difference")
+"""Where there are published results (`Record.paper`): the accuracy, its spread, and ours less theirs."""
 COLUMNS = [
     *("dataset", "setting", "target", "method", "seeds", "accuracy", "deviation", "best"),
-    *("paper", "paper_spread", "difference"),
+    *PAPER_COLUMNS,
     *COSTS,
 ]
-PaperValue = tuple[float, float]
-
-
-@lru_cache(maxsize=1)
-def paper_values() -> dict[tuple[Cell, str], PaperValue]:
-    """Return the paper's test accuracy and its spread by cell and method, with our names."""
-    with resources.files("fedkin.report").joinpath("paper_table.csv").open() as file:
-        table = pd.read_csv(file, dtype={"setting": str})
-    rows: Iterable[Any] = table.itertuples()
-    return {
-        (
-            Cell(PAPER_DATA_SETS.get(row.dataset, str(row.dataset)), row.setting, row.target),
-            PAPER_METHODS.get(row.method, str(row.method)),
-        ): (float(row.test_accuracy), float(row.spread))
-        for row in rows
-    }
-
-
-def paper_value(cell: Cell, method: str) -> PaperValue | None:
-    """Return the paper's test accuracy and its spread, if its table has the cell."""
-    dataset = ENCODED_ANEW.get(cell.dataset, cell.dataset)
-    return paper_values().get((cell._replace(dataset=dataset), method))
-
-
-def is_papers_experiment(run: Run) -> bool:
-    """Tell whether a run is of the paper's model on the paper's federation."""
-    config = run.config
-    sizes = ("train_size", "validation_size", "test_size")
-    return (
-        config.get("model") == "cnn"
-        and config.get("declared") is None
-        and (config.get("minority_nodes"), config.get("majority_nodes")) == (5, 10)
-        and all(config.get(name) is None for name in sizes)
-    )
 
 
 def summary(record: Record) -> pd.DataFrame:
-    """Return one row a cell and method: mean and standard deviation over seeds, and what it costs.
+    """Return one row per cell and method: mean and standard deviation over seeds, and costs.
 
-    The accuracy of a run is that on the test data at its best validation accuracy. The standard
-    deviation is that of a sample (n − 1), none for one seed. Costs are of whole runs, means.
+    A run's accuracy is its test accuracy at its best validation accuracy. The standard deviation is that
+    of a sample (n − 1); one seed has none. Costs are means over whole runs.
     """
     rows = []
     for cell in record.cells:
@@ -78,8 +40,8 @@ def _summarize(record: Record, cell: Cell, label: str) -> dict[str, Any]:
     scores = np.array([_number(run.outcome.get("test_accuracy")) for run in runs])
     accuracy = float(scores.mean())
     paper, spread = np.nan, np.nan
-    if all(is_papers_experiment(run) for run in runs):
-        paper, spread = paper_value(cell, record.labels[label]) or (np.nan, np.nan)
+    if record.paper is not None:
+        paper, spread = record.paper.value(cell, record.labels[label], runs) or (paper, spread)
     return {
         **cell._asdict(),
         "method": label,
@@ -94,7 +56,7 @@ def _summarize(record: Record, cell: Cell, label: str) -> dict[str, Any]:
 
 
 def rows_by_cell(table: pd.DataFrame, record: Record) -> list[tuple[Cell, list[Any]]]:
-    """Arrange the summary: a row a cell, an entry a method, None where there is none."""
+    """Arrange the summary: one row per cell, one entry per method, None if a method has no run."""
     rows: Iterable[Any] = table.itertuples()
     entries = {(Cell(row.dataset, row.setting, row.target), row.method): row for row in rows}
     return [
@@ -108,63 +70,53 @@ def _number(value: float | None) -> float:
 
 def notes(record: Record) -> list[str]:
     """Return what a reader of the table has to know."""
-    told = [
+    found = [
         "Test accuracy at the best validation accuracy of a run: mean ± standard deviation over seeds. "
         "The best of a row is bold."
     ]
-    table = summary(record)
-    if table.paper.notna().any():
-        told.append(
-            "Paper: the figure of that cell in the paper's table, and the difference from it to ours. "
-            "The paper's budgets and chosen parameters may differ from those of this study."
-        )
     datasets = {cell.dataset for cell in record.cells}
     origins = {run.data.get("origin") for run in record.runs if run.cell.dataset == "cifar10"}
     if "cifar10-jpeg" in datasets or ("cifar10" in datasets and origins != {"cifar10"}):
         exact = origins <= {"cifar10-jpeg"}
-        told.append(
-            "CIFAR-10 was read from JPEG files, encoded anew from the original images; the paper used "
-            "the originals."
+        found.append(
+            "CIFAR-10 was read from JPEG files, re-encoded from the original images."
             if exact
-            else "CIFAR-10 may have been read from images encoded anew as JPEG, where the originals "
-            "were not at hand; the paper used the originals."
+            else "CIFAR-10 may have been read from JPEG files, re-encoded where the original images were "
+            "not available."
         )
-    if "tiny-imagenet32" in datasets:
-        told.append(
-            "tiny-imagenet32 is not the paper's DS-ImageNet, so the paper has no figure for it."
-        )
-    if any(
-        not is_papers_experiment(run)
-        for run in record.runs
-        if paper_value(run.cell, run.method) is not None
-    ):
-        told.append(
-            "Some runs are of another model or other sizes than the paper's; they are not set beside "
-            "its figures."
-        )
-    return told
+    return found if record.paper is None else found + record.paper.notes(record)
 
 
 def entry(accuracy: float, deviation: float) -> str:
-    """Write an accuracy with its standard deviation, if there is one."""
+    """Format an accuracy with its standard deviation, if there is one.
+
+    >>> entry(0.8512, 0.0123), entry(0.8512, float("nan"))
+    ('0.851 ± 0.012', '0.851')
+    """
     if np.isnan(accuracy):
         return "–"
     return f"{accuracy:.3f}" + ("" if np.isnan(deviation) else f" ± {deviation:.3f}")
 
 
 def signed(difference: float) -> str:
-    """Write a difference with its sign; what rounds to nothing has none."""
+    """Format a difference with its sign; a difference that rounds to zero has none.
+
+    >>> signed(0.0214), signed(-0.0214), signed(0.0001)
+    ('+0.021', '−0.021', '0.000')
+    """
     text = f"{difference:+.3f}"
     return "0.000" if text in ("+0.000", "-0.000") else text.replace("-", "−")
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """Write the table with every digit, one row a cell and method."""
+    """Write the table with every digit, one row per cell and method."""
+    if table.paper.isna().all():
+        table = table.drop(columns=list(PAPER_COLUMNS))
     return table.to_csv(index=False)
 
 
 def to_markdown(table: pd.DataFrame) -> str:
-    """Write the table with one row a cell and one column a method."""
+    """Write the table as Markdown, with one row per cell and one column per method."""
 
     def shown(row: Any) -> str:
         text = entry(row.accuracy, row.deviation)
@@ -180,7 +132,7 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 
 def to_latex(table: pd.DataFrame) -> str:
-    """Write the table for LaTeX with booktabs; the paper's values stand in a second line."""
+    """Write the table for LaTeX with booktabs, with the paper's values in a second line."""
 
     def shown(row: Any) -> str:
         mean = f"{row.accuracy:.3f}"
@@ -204,10 +156,10 @@ def to_latex(table: pd.DataFrame) -> str:
         " & ".join(["data set", "setting", "target", *map(_latex_text, header)]) + r" \\",
         r"\midrule",
     ]
-    for row, beside in zip(rows, papers, strict=True):
+    for row, paper_row in zip(rows, papers, strict=True):
         lines.append(" & ".join(row) + r" \\")
-        if any(cell not in ("", "–") for cell in beside[3:]):
-            values = ("" if cell == "–" else cell for cell in beside[3:])
+        if any(cell not in ("", "–") for cell in paper_row[3:]):
+            values = ("" if cell == "–" else cell for cell in paper_row[3:])
             lines.append(" & ".join([r"\quad\footnotesize paper", "", "", *values]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
@@ -216,14 +168,14 @@ def to_latex(table: pd.DataFrame) -> str:
 def _by_cell(
     table: pd.DataFrame, shown: Callable[[Any], str], text: Callable[[str], str]
 ) -> tuple[list[str], list[list[str]]]:
-    """Arrange the table: a row a cell, a column a method, – where a method has no run."""
+    """Arrange the table: one row per cell, one column per method, – if a method has no run."""
     methods = list(dict.fromkeys(table.method))
     rows = []
     for key, of_cell in table.groupby(["dataset", "setting", "target"], sort=False):
         dataset, setting, target = map(str, key)  # pyright: ignore[reportArgumentType]
         found: Iterable[Any] = of_cell.itertuples()
         entries = {row.method: shown(row) for row in found}
-        titles = [dataset, setting_title(setting).removeprefix("setting "), target]
+        titles = [dataset, scenario_title(setting).removeprefix("setting "), target]
         rows.append(
             [text(title) for title in titles] + [entries.get(method, "–") for method in methods]
         )
@@ -251,4 +203,4 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     "csv": to_csv,
     "tex": to_latex,
 }
-"""How the table is written, by the ending of its file."""
+"""The writers of the table by file extension."""

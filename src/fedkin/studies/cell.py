@@ -12,9 +12,9 @@ import pandas as pd
 
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
-from fedkin.data.settings import paper_setting, sample_federation
+from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
-from fedkin.events import EVENTS_FILE, Event, append_event
+from fedkin.events import Event, OnEvent
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory, pack_arrays
 from fedkin.training.history import to_row
@@ -54,7 +54,7 @@ def draw_problem(
     source = _source(config.dataset, data_directory)
     setting = config.declared
     if setting is None:
-        setting = paper_setting(config.dataset, int(config.setting))
+        setting = paper_scenario(config.dataset, int(config.setting))
     data = sample_federation(
         source,
         setting,
@@ -85,7 +85,7 @@ def do_run(
     *,
     data_directory: Path | None = None,
     engine: RunEngine = simulate,
-    on_event: Callable[[Event], None] | None = None,
+    on_event: OnEvent | None = None,
 ) -> dict[str, Any]:
     """Do what the config says, or continue from its checkpoint; return the outcome.
 
@@ -101,7 +101,7 @@ def do_run(
     drawn = draw_problem(config, data_directory, engine)
 
     def record(event: Event) -> None:
-        append_event(directory.path / EVENTS_FILE, event)
+        directory.record(event)
         if on_event is not None:
             on_event(event)
 

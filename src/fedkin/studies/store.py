@@ -1,13 +1,14 @@
-"""Results on disk: one directory a run, an index over a study, one table to read it all.
+"""Results on disk: one directory per run, an index of the study, and one table to read them all.
 
-DIR/study.json              the format, and the study as it was asked for
-DIR/index.csv               one row a finished run (made anew from the runs)
+DIR/study.json              the format, and the study as it was requested
+DIR/index.csv               one row per finished run, rewritten from the runs
 DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its libraries
-              history.parquet, weights.json, data.json, models.npz, log.txt
+              history.parquet, weights.json, data.json, models.npz
+              events.jsonl      what the run reported, as it happened
               checkpoint.npz    while the run is under way
               finished.json     written last: outcome, and a checksum of every other file
 DIR/tuning/NAME/…           the short runs that chose parameters
-DIR/former/NAME/…           runs that were part of the study before it was changed
+DIR/former/NAME/…           runs that belonged to the study before it was changed
 """
 
 import fcntl
@@ -26,6 +27,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from fedkin.errors import InputError
+from fedkin.events import EVENTS_FILE, Event, append_event
 from fedkin.studies.config import FORMAT, RunConfig, StudyConfig
 from fedkin.training.checkpoint import versions, write_atomically
 
@@ -44,6 +46,11 @@ class RunDirectory:
     def checkpoint(self) -> Path:
         """The checkpoint of a run under way."""
         return self.path / "checkpoint.npz"
+
+    @property
+    def events(self) -> Path:
+        """The file of the run's events."""
+        return self.path / EVENTS_FILE
 
     def create(self) -> None:
         """Make the directory and write the config; an edited config is refused."""
@@ -70,13 +77,9 @@ class RunDirectory:
         _write_json(self.path / "finished.json", {**outcome, "files": checksums})
         self.checkpoint.unlink(missing_ok=True)
 
-    def log(self, line: str) -> None:
-        """Add a line to the run's log."""
-        try:
-            with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise InputError(f"cannot write to {self.path}: {error.strerror}") from error
+    def record(self, event: Event) -> None:
+        """Add an event to the run's file of events."""
+        append_event(self.events, event)
 
 
 def read_config(path: Path) -> RunConfig:
@@ -94,13 +97,13 @@ def read_config(path: Path) -> RunConfig:
             raise
         raise InputError(
             f"{path / 'config.json'} is damaged or was edited: delete the directory {path.name} "
-            "to run it anew"
+            "to run it again"
         ) from error
     if config.directory != path.name:
         raise InputError(
             f"{path / 'config.json'} was edited, or written by an earlier version of fedkin: its "
             "content does not belong to the directory's name. Put it back, read it with that "
-            "version, or delete the directory to run it anew"
+            "version, or delete the directory to run it again"
         )
     return config
 
@@ -132,14 +135,14 @@ class Store:
         return self.path / "tuning"
 
     def open(self, *, resume: bool) -> None:
-        """Make the directory, or see that a study may go on in it."""
+        """Make the directory, or check that a study can be continued in it."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file: choose a new or empty directory")
         if (self.path / "study.json").exists():
             self.check_format()
             if not resume:
                 raise InputError(
-                    f"{self.path} already holds a study: add --resume to go on with it (finished runs "
+                    f"{self.path} already has a study: add --resume to continue it (finished runs "
                     "are kept), or choose another directory"
                 )
         elif (
@@ -147,7 +150,7 @@ class Store:
             and any(self.path.iterdir())
             and not (resume and self.runs.is_dir())  # a study whose damaged study.json was deleted
         ):
-            raise InputError(f"{self.path} holds other files: choose a new or empty directory")
+            raise InputError(f"{self.path} has other files: choose a new or empty directory")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.runs.mkdir(exist_ok=True)
@@ -158,13 +161,13 @@ class Store:
             ) from error
 
     def write_study(self, study: StudyConfig) -> None:
-        """Write what was asked for; only who holds the lock may."""
+        """Write the study as it was requested; the caller must have the lock."""
         content = {"format": FORMAT, "study": study.model_dump(mode="json"), "versions": versions()}
         _write_json(self.path / "study.json", content)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from working here; however this process ends, the lock ends with it."""
+        """Keep other processes from working here; the lock ends with this process, however it ends."""
         with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,7 +178,7 @@ class Store:
             yield
 
     def select(self, runs: Iterable[RunConfig]) -> None:
-        """Make these the study's runs: others are set aside, and fetched when they are asked for again."""
+        """Make these the study's runs: others are set aside, and return when requested again."""
         former, wanted = self.path / "former", {run.directory for run in runs}
         for path in list(self.runs.iterdir()):
             if path.name not in wanted:
@@ -196,7 +199,7 @@ class Store:
         return found
 
     def write_index(self) -> None:
-        """Write one row for each finished run."""
+        """Write one row per finished run."""
         rows = [
             _keys(config, path) | {name: outcome.get(name) for name in OUTCOME_COLUMNS}
             for config, outcome, path in self.finished()
@@ -205,7 +208,7 @@ class Store:
         write_atomically(self.path / "index.csv", table.to_csv(index=False).encode())
 
     def check_format(self) -> None:
-        """Refuse a directory that holds no study, or one of another version."""
+        """Refuse a directory without a study, or with one of another version."""
         file = self.path / "study.json"
         if not self.path.is_dir():
             raise InputError(f"there is no directory {self.path}")
@@ -213,7 +216,7 @@ class Store:
             content = json.loads(file.read_text(encoding="utf-8"))
             found = content["format"]
         except FileNotFoundError as error:
-            raise InputError(f"{self.path} holds no study: there is no study.json in it") from error
+            raise InputError(f"{self.path} has no study: there is no study.json in it") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{file} is damaged: delete it and run the study again with the same --out and --resume; "
@@ -245,12 +248,12 @@ def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
 
     Args:
         directory: The study's directory.
-        best: One row a run, at its best validation accuracy; otherwise one row an evaluation.
+        best: One row per run, at its best validation accuracy; otherwise one row per evaluation.
 
     Returns:
         Columns `dataset`, `setting`, `target`, `method`, `seed`, `parameters`, `run`, then the costs,
-        losses and accuracies, the weight of each node and diagnostics. Settings are text, as one's own
-        have names: `"1"` is the paper's first.
+        losses and accuracies, the weight of each node and diagnostics. Settings are text, since a
+        user's own have names: `"1"` is the paper's first.
     """
     tables = []
     store = Store(directory)
@@ -272,7 +275,7 @@ def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
             history.insert(place, name, value)
         tables.append(history)
     if not tables:
-        raise InputError(f"{directory} holds no finished run yet")
+        raise InputError(f"{directory} has no finished run yet")
     return pd.concat(tables, ignore_index=True)
 
 

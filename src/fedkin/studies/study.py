@@ -1,4 +1,4 @@
-"""Carrying out a study: tune, then run every cell, in one process or several."""
+"""Carrying out a study: tuning, then every run, in one process or several."""
 
 import json
 import multiprocessing
@@ -13,14 +13,15 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import Empty
 from typing import Any, Protocol
 
 import pandas as pd
 
+from fedkin.compilation import keep_compiled_code_like_parent
+from fedkin.data.sources import data_directory as find_data_directory
 from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
-from fedkin.events import Event, StepDone
+from fedkin.events import EVENTS_FILE, Event, EventReader, OnEvent, RunFailed
 from fedkin.studies.cell import RunEngine, do_run, simulate
 from fedkin.studies.config import (
     FOLLOWED,
@@ -32,27 +33,19 @@ from fedkin.studies.config import (
 from fedkin.studies.store import RunDirectory, Store, read_finished
 from fedkin.training.checkpoint import write_atomically
 
-
-@dataclass(frozen=True)
-class Report:
-    """What a run under way has to tell."""
-
-    run: str
-    step: int
-    synchronizations: int
-    validation_accuracy: float | None
-    test_accuracy: float | None
+POLL_SECONDS = 0.2
+"""How often the events of runs in other processes are read."""
 
 
 class Display(Protocol):
-    """Shows how a study goes on."""
+    """Shows the progress of a study."""
 
     def begin(self, phase: str, total: int, finished: int) -> None:
-        """Show the beginning of a phase of `total` runs, of which some are finished already."""
+        """Show that a phase of `total` runs begins, of which some are finished already."""
         ...
 
-    def report(self, report: Report) -> None:
-        """Show how a run goes on."""
+    def event(self, event: Event) -> None:
+        """Show what a run reports."""
         ...
 
     def done(self, run: str, error: str | None) -> None:
@@ -62,7 +55,7 @@ class Display(Protocol):
 
 @dataclass(frozen=True)
 class StudyOutcome:
-    """What has become of a study's runs."""
+    """How the runs of a study ended."""
 
     finished: int
     failed: dict[str, str]
@@ -84,31 +77,36 @@ def carry_out(
 ) -> StudyOutcome:
     """Do all runs of a study that are not finished yet.
 
-    A run that fails (its training diverges, say) does not stop the others. Only a simulation can do
-    several runs at the same time.
+    A run that fails, for example because its training diverges, does not stop the others. Only a
+    simulation can do several runs at the same time.
 
     Args:
-        study: What is to be run.
+        study: What to run.
         directory: Where the results are kept.
-        resume: Whether the directory may hold a part of the study already.
-        jobs: How many runs are done at the same time.
-        display: Shows how it goes on.
-        data_directory: Where data sets are; by default the environment tells.
-        engine: What carries out a run.
-        elsewhere: Runs of the study that are finished and kept elsewhere. They are not done again, and
-            what was chosen for them holds for the same run with another seed.
+        resume: Whether the directory may already contain a part of the study.
+        jobs: How many runs to do at the same time.
+        display: Shows the progress.
+        data_directory: Where data sets are; by default `FEDKIN_DATA`.
+        engine: Makes the federation of a run.
+        elsewhere: Finished runs of the study that are kept elsewhere. They are not repeated, and the
+            parameters chosen for them are used for the same run with another seed.
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
+    find_data_directory(
+        data_directory
+    )  # one that does not exist is refused, even if no run needs it
     left = Counter(run.dataset for run in study.runs()) - Counter(run.dataset for run in elsewhere)
     for dataset in left:
-        resolve(dataset, data_directory)  # a name that stands for nothing is refused before any run
+        resolve(dataset, data_directory)  # an unknown data set is refused before any run
     store = Store(directory)
     store.open(resume=resume)
-    do = partial(_do, jobs=jobs, display=display, data_directory=data_directory, engine=engine)
+    run_all = partial(
+        _run_all, jobs=jobs, display=display, data_directory=data_directory, engine=engine
+    )
     with store.locked():
         store.write_study(study)
-        runs, failed, failed_trials = _tune(study, store, do, elsewhere)
+        runs, failed, failed_trials = _tune(study, store, run_all, elsewhere)
         store.select(runs)
         kept = {run.directory for run in elsewhere}
         runs = [
@@ -116,7 +114,7 @@ def carry_out(
             for run in runs
             if run.directory not in kept or RunDirectory(store.runs, run).is_finished()
         ]
-        failed |= do(runs, store.runs, "running", after_run=store.write_index)
+        failed |= run_all(runs, store.runs, "running", after_run=store.write_index)
         store.write_index()
     finished = sum(RunDirectory(store.runs, run).is_finished() for run in runs)
     return StudyOutcome(finished, failed, failed_trials)
@@ -125,10 +123,10 @@ def carry_out(
 def _tune(
     study: StudyConfig,
     store: Store,
-    do: Callable[..., dict[str, str]],
+    run_all: Callable[..., dict[str, str]],
     elsewhere: Sequence[RunConfig],
 ) -> tuple[list[RunConfig], dict[str, str], dict[str, str]]:
-    """Give every run its parameters: Bi-level first, since the others may follow it.
+    """Choose the parameters of every run: Bi-level first, since the others may follow it.
 
     Returns:
         The runs; those left out because all their trials failed, with the reason; and the trials that
@@ -136,8 +134,8 @@ def _tune(
     """
     tuned: list[RunConfig] = []
     choices: dict[str, Any] = {}
-    without: dict[str, str] = {}
-    failed: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    failed_trials: dict[str, str] = {}
     followed: dict[tuple[str, int], dict[str, Any]] = {}
     runs = study.runs()
     leaders = [run for run in runs if run.method == "bilevel"]
@@ -152,12 +150,12 @@ def _tune(
         ]
         trials = {each.directory: each for of_run in candidates for each in of_run}
         if trials:
-            failed |= do(trials.values(), store.tuning, "tuning")
+            failed_trials |= run_all(trials.values(), store.tuning, "tuning")
         for run, known, tried in zip(group, settled, candidates, strict=True):
             try:
-                chosen, record = _choose(known or run, tried, store, failed)
+                chosen, record = _choose(known or run, tried, store, failed_trials)
             except InputError as error:
-                without[run.directory] = str(error)
+                left_out[run.directory] = str(error)
                 continue
             if record is not None:
                 choices[chosen.directory] = record
@@ -169,16 +167,16 @@ def _tune(
             tuned.append(chosen)
     if choices:
         write_atomically(store.path / "tuning.json", json.dumps(choices, indent=2).encode())
-    # One seed after the other: a study that is half done then has something to say on every cell.
+    # One seed after the other: a study that is half done then has results in every cell.
     order = {(run.cell, run.method): place for place, run in enumerate(runs)}
     tuned.sort(key=lambda run: (study.seed.index(run.seed), order[run.cell, run.method]))
-    return tuned, without, failed
+    return tuned, left_out, failed_trials
 
 
 def _chosen_elsewhere(
     run: RunConfig, grid: Mapping[str, list[Any]], elsewhere: Iterable[RunConfig]
 ) -> RunConfig | None:
-    """Return the run with the parameters that were chosen for the same run, with whatever seed."""
+    """Return the run with the parameters chosen for the same run with any seed, if there are any."""
     for other in elsewhere:
         chosen = with_same_choices(other, run, grid)
         if chosen is not None and chosen.model_copy(update={"seed": other.seed}) == other:
@@ -192,7 +190,7 @@ def _choose(
     """Give a run the parameters of its best trial: the highest validation accuracy at the end.
 
     Returns:
-        The run, and what was tried with what outcome; None if nothing was to be tuned.
+        The run, and what was tried with which outcome; None if there was nothing to tune.
     """
     if not trials:
         return run, None
@@ -200,8 +198,9 @@ def _choose(
     best = max(range(len(trials)), key=lambda number: scores[number] or (-1.0, 0.0))
     if scores[best] is None:
         raise InputError(
-            f"all {len(trials)} combinations of parameters failed for {run.method} on {run.cell}, the "
-            f"first since: {failed[trials[0].directory]} (logs in {store.tuning})"
+            f"all {len(trials)} combinations of parameters failed for {run.method} on {run.cell}; the "
+            f"first: {failed[trials[0].directory]} (every {EVENTS_FILE} in {store.tuning} "
+            "has the details)"
         )
     record = {
         "chosen": trials[best].settings,
@@ -223,7 +222,7 @@ def _trial_score(path: Path) -> tuple[float, float] | None:
     return float(last.validation_accuracy), -float(last.validation_loss)
 
 
-def _do(
+def _run_all(
     runs: Iterable[RunConfig],
     parent: Path,
     phase: str,
@@ -248,7 +247,7 @@ def _do(
 
     if jobs == 1 or len(pending) <= 1:
         for run in pending:
-            finish(run, _attempt(run, parent, data_directory, display.report, engine))
+            finish(run, _attempt(run, parent, data_directory, display.event, engine))
     else:
         _in_processes(pending, parent, jobs, display, data_directory, finish)
     return failed
@@ -258,49 +257,35 @@ def _attempt(
     run: RunConfig,
     parent: Path,
     data_directory: Path | None,
-    report: Callable[[Report], None],
+    on_event: OnEvent | None,
     engine: RunEngine = simulate,
 ) -> str | None:
-    """Do one run; return what was wrong, or None."""
-
-    def show(event: Event) -> None:
-        if isinstance(event, StepDone):
-            report(
-                Report(
-                    event.run,
-                    event.step,
-                    event.synchronizations,
-                    event.validation_accuracy,
-                    event.test_accuracy,
-                )
-            )
-
+    """Do one run; return why it failed, or None."""
+    directory = RunDirectory(parent, run)
     try:
-        do_run(run, parent, data_directory=data_directory, engine=engine, on_event=show)
+        do_run(run, parent, data_directory=data_directory, engine=engine, on_event=on_event)
     except FedkinError as error:
         reason = " ".join([str(error), *getattr(error, "__notes__", [])])
-        directory = RunDirectory(parent, run)
         if directory.path.is_dir():
-            directory.log(f"failed: {reason}")  # so that a report can tell why the run is missing
+            # A report then says why the run is missing.
+            directory.record(RunFailed(run=run.directory, reason=reason))
         return reason
     except Exception as error:
-        # A fault of fedkin's own: the other runs go on, and the traceback is kept for a report.
-        RunDirectory(parent, run).log(traceback.format_exc())
-        return f"{type(error).__name__}: {error} (a fault of fedkin's; log.txt has the traceback)"
+        # A fault of fedkin itself: the other runs continue, and the traceback is kept.
+        reason = f"{type(error).__name__}: {error}"
+        directory.record(
+            RunFailed(run=run.directory, reason=reason, traceback=traceback.format_exc())
+        )
+        return f"{reason} (a fault in fedkin; the traceback is in {directory.events})"
     return None
 
 
-_reports: Any = None
-"""In a worker process: where it sends its reports."""
+def _start_worker(shares: Any) -> None:
+    """Confine a worker to its share of the cores, so that workers do not slow each other down.
 
-
-def _start_worker(reports: Any, shares: Any) -> None:
-    """Confine a worker to its share of the cores, so that workers do not get into each other's way.
-
-    XLA sizes its thread pools by the cores a process may use, when it is first used.
+    XLA sizes its thread pools by the cores that a process may use when it first runs.
     """
-    global _reports
-    _reports = reports
+    keep_compiled_code_like_parent()
     share = shares.get()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, share)
@@ -308,14 +293,10 @@ def _start_worker(reports: Any, shares: Any) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """End a worker whose parent was killed: it must not work beside a resumed study."""
+    """End a worker whose parent was killed: it must not run alongside a resumed study."""
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)
-
-
-def _work(run: RunConfig, parent: Path, data_directory: Path | None) -> str | None:
-    return _attempt(run, parent, data_directory, _reports.put)
 
 
 def _in_processes(
@@ -326,37 +307,36 @@ def _in_processes(
     data_directory: Path | None,
     finish: Callable[[RunConfig, str | None], None],
 ) -> None:
+    """Do runs in worker processes, and show the events that they write to their directories."""
     jobs = min(jobs, len(runs))  # each process has its share of the cores to itself
     context = multiprocessing.get_context("spawn")
-    reports, shares = context.Queue(), context.Queue()
+    shares = context.Queue()
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     for worker in range(jobs):
         shares.put(set(cores[worker::jobs]) or {cores[worker % len(cores)]})
-    pool = ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(reports, shares))
+    readers = {
+        run.directory: EventReader(RunDirectory(parent, run).events, only_new=True) for run in runs
+    }
+    pool = ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(shares,))
     try:
-        waiting: dict[Future[str | None], RunConfig] = {
-            pool.submit(_work, run, parent, data_directory): run for run in runs
+        pending: dict[Future[str | None], RunConfig] = {
+            pool.submit(_attempt, run, parent, data_directory, None): run for run in runs
         }
-        while waiting:
-            done, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-            _pass_on(reports, display)
+        while pending:
+            done, _ = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+            for future, run in pending.items():
+                if future in done or future.running():
+                    for event in readers[run.directory].new():
+                        display.event(event)
             for future in done:
-                finish(waiting.pop(future), future.result())
+                finish(pending.pop(future), future.result())
     except BrokenProcessPool as error:
         raise InputError(
-            "a worker process ended unexpectedly (out of memory?): nothing that was finished is lost; "
-            "continue with --resume, perhaps with fewer --jobs"
+            "a worker process ended unexpectedly (out of memory?): finished runs are kept; continue "
+            "with --resume, perhaps with fewer --jobs"
         ) from error
     finally:
         workers = list(pool._processes.values())
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in workers:
             worker.terminate()
-
-
-def _pass_on(reports: Any, display: Display) -> None:
-    while True:
-        try:
-            display.report(reports.get_nowait())
-        except Empty:
-            return

@@ -1,1 +1,1 @@
-"""What the theory of the paper says, computable."""
+"""The paper's theory as functions: constants, schedules and bounds."""

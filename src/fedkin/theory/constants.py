@@ -1,4 +1,4 @@
-r"""The constants of the paper's Assumption 1, of linear models, from data.
+r"""The constants of the paper's Assumption 1 for linear models, computed from data.
 
 =====  ==============================================================================================
 ℓ_0    Lipschitz constant of every node's loss (of the center's too) on a ball of parameters
@@ -8,11 +8,11 @@ r"""The constants of the paper's Assumption 1, of linear models, from data.
 R      a bound on the norm of θ(w), over all weights
 =====  ==============================================================================================
 
-No strongly convex loss is Lipschitz everywhere, so ℓ_0 holds on a ball: that of radius 2R, which *exact*
-gradient descent from zero cannot leave, since it never moves away from θ(w). Local-SVRG can, by its noise:
-nothing guarantees ℓ_0 there.
+No strongly convex loss is Lipschitz everywhere, so ℓ_0 holds on the ball of radius 2R. *Exact* gradient
+descent from zero cannot leave that ball, since it never moves away from θ(w). Local-SVRG can, because of
+its noise; outside the ball nothing guarantees ℓ_0.
 
-A node needs to tell nothing but the five numbers of `NodeSummary`; the constants follow from them.
+A node reports the five numbers of `NodeSummary` and nothing else; the constants follow from them.
 """
 
 import math
@@ -33,11 +33,11 @@ from fedkin.models.objective import Batch, Objective
 from fedkin.types import Array
 
 ROUNDING = 1e-5
-"""Eigenvalues in single precision are this exact, relative to the largest; bounds are widened by it."""
+"""The error of eigenvalues in single precision, relative to the largest; bounds are widened by it."""
 
 SOFTMAX_CUBE = math.sqrt(2) ** 3 / (6 * math.sqrt(3))
-"""No third derivative of log-sum-exp along a unit vector is larger: it is the third central moment of a
-variable of range √2 at the most, and r³/(6√3) is the largest of a variable of range r."""
+"""No third derivative of log-sum-exp along a unit vector is larger. It is the third central moment of a
+variable whose range is at most √2, and r³/(6√3) bounds that moment for a variable of range r."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Constants:
         hessian_lipschitz: ℓ_2.
         strong_convexity: μ.
         radius: R.
-        estimated: False where these are proven bounds, True where they were found by sampling
-            (`fedkin.theory.estimates`) and may be exceeded elsewhere.
+        estimated: False for proven bounds; True for values found by sampling
+            (`fedkin.theory.estimates`), which other parameters may exceed.
     """
 
     lipschitz: float
@@ -64,7 +64,9 @@ class Constants:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"the constant {name} must be a number from 0 on, not {value!r}")
+                raise InputError(
+                    f"the constant {name} must be a number of at least 0, not {value!r}"
+                )
         if not 0 < self.strong_convexity <= self.smoothness:
             raise InputError(
                 f"the theory needs 0 < μ ≤ ℓ_1, but μ = {self.strong_convexity:g} and "
@@ -73,7 +75,7 @@ class Constants:
 
 
 class NodeSummary(NamedTuple):
-    """All that the constants need to know of a node: five numbers (arrays of them for several nodes)."""
+    """What the constants need to know of a node: five numbers, or arrays of them for several nodes."""
 
     batch_smoothness: Array
     """The largest curvature of a mini-batch's loss."""
@@ -143,7 +145,7 @@ def summarize(
     return NodeSummary(
         model.curvature_bound * sums.largest * (1 + ROUNDING) + model.l2,
         model.curvature_bound * largest + model.l2,
-        # A saturated logistic loss has no curvature but the regularizer's.
+        # A saturated logistic loss has the regularizer's curvature only.
         (smallest if isinstance(model, Ridge) else 0.0) + jnp.asarray(model.l2, dtype),
         SOFTMAX_CUBE * sums.cubed_norm / batches * (0 if isinstance(model, Ridge) else 1),
         jnp.linalg.norm(sums.gradient / batches) * (1 + ROUNDING),
@@ -151,17 +153,17 @@ def summarize(
 
 
 def constants(nodes: NodeSummary, validation: NodeSummary) -> Constants:
-    r"""Put the summaries together.
+    r"""Compute the constants from the summaries.
 
     - :math:`\mu\|\hat\theta(w)\| \le \|\sum_k w_k \nabla L_k(0)\|` by strong convexity, so
       :math:`R = \max_k \|\nabla L_k(0)\| / \mu` (weights are at least zero and sum to one).
     - :math:`\|\nabla L_k(\theta)\| \le \|\nabla L_k(0)\| + \lambda_{\max}\|\theta\|`, for k = 0 too: the
-      paper's Assumption 1 forgets the center, but its proofs need it.
+      paper's Assumption 1 omits the center, but its proofs need it.
 
     Args:
         nodes: The nodes' summaries, stacked.
-        validation: The center's; it is only part of the outer loss, so it decides no μ and no ℓ_1 of
-            training, but its curvature is in ℓ_F, which has one ℓ_1 for both.
+        validation: The center's summary. Its loss is only the outer loss, so it does not affect μ. Its
+            curvature enters ℓ_F, which has one ℓ_1 for both levels.
     """
     own = {name: np.asarray(value, np.float64) for name, value in nodes._asdict().items()}
     center = {name: float(value) for name, value in validation._asdict().items()}
@@ -186,9 +188,14 @@ def constants(nodes: NodeSummary, validation: NodeSummary) -> Constants:
 def constants_of_data(
     model: LinearModel, nodes: Sequence[tuple[Any, Any]], validation: tuple[Any, Any]
 ) -> Constants:
-    """Compute the constants from (X, y) of every node, with steps that draw single points.
+    """Compute the constants from (X, y) of every node, for steps that draw single points.
 
-    Mini-batches have smaller or equal constants: the mean of points curves no more than the worst.
+    They hold for mini-batches too: the mean of several points curves no more than the worst of them.
+
+    >>> points = (np.array([[1.0], [2.0]]), np.array([1.0, 0.0]))
+    >>> found = constants_of_data(Ridge(l2=0.1, intercept=False), [points], points)
+    >>> round(found.strong_convexity, 3), round(found.smoothness, 3)  # 5/2 + l2 and 4 + l2
+    (2.6, 4.1)
     """
     stacked = [_summary_of_points(model, *points) for points in (*nodes, validation)]
     *own, center = stacked
@@ -209,7 +216,7 @@ def _summarize_points(objective: Objective, inputs: Array, labels: Array) -> Nod
 
 
 def _completed(model: LinearModel, batch: Batch) -> Array:
-    """Return the features of each point, completed by a constant where the model has an intercept."""
+    """Return the features of each point, with a constant feature if the model has an intercept."""
     features = as_float(batch.inputs).astype(jnp.result_type(float))
     if model.intercept:
         return jnp.append(features, jnp.ones((len(features), 1), features.dtype), axis=1)
@@ -220,7 +227,7 @@ def _linear(objective: Objective) -> LinearModel:
     model = objective.model
     if not isinstance(model, (Ridge, Logistic)):
         raise InputError(
-            f"the constants of {type(model).__name__} do not follow from the data: they are known for "
+            f"the constants of {type(model).__name__} cannot be computed from the data, only those of "
             "ridge and logistic regression; fedkin.theory.estimates estimates those of other models"
         )
     return model

@@ -2,10 +2,10 @@ r"""The statistical distance G between the center and the nodes (`eq:G`).
 
 .. math:: G^2 = \max_{\theta\in\Theta} \sum_k \big(L_0(\theta) - L_k(\theta)\big)^2
 
-Θ is a ball around zero. Where the losses are quadratic with the same Hessian (linear regression whose inputs
-are alike everywhere), the differences are affine, their squares sum up to one convex quadratic, and G is
-exact. With other Hessians the sum is a quartic; then G is enclosed between the best point found and
-:math:`\sum_k \max_\theta (L_0 - L_k)^2`, whose every term is exact; for one dissimilar node they are equal.
+Θ is a ball around zero. If the losses are quadratic with equal Hessians (linear regression with the same
+distribution of inputs on every node), the differences are affine, their squares sum to one convex quadratic,
+and G is exact. With different Hessians the sum is a quartic. Then G lies between the value at the best point
+found and :math:`\sum_k \max_\theta (L_0 - L_k)^2`, whose terms are exact. For one dissimilar node both agree.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from fedkin.numerics.ball import maximize_quadratic
 from fedkin.types import Array, Key, Vector
 
 SAME_HESSIAN = 1e-9
-"""Hessians that differ by less, relative to their size, count as the same."""
+"""Hessians that differ by less than this, relative to their size, count as equal."""
 
 ASCENT_STEPS = 300
 
@@ -40,20 +40,20 @@ class Quadratic(NamedTuple):
 
 
 class Distance(NamedTuple):
-    """What is known of G: it lies between `lower` and `upper`."""
+    """An interval that contains G."""
 
     lower: float
     upper: float
-    """Infinite where only the lower bound is known (`estimate_distance`)."""
+    """Infinite if only the lower bound is known (`estimate_distance`)."""
 
     @property
     def exact(self) -> bool:
-        """Whether both are the same, to nine digits."""
+        """Whether both ends agree to nine digits."""
         return self.upper - self.lower <= 1e-9 * self.upper
 
 
 def ridge_quadratic(model: Ridge, inputs: Any, labels: Any) -> Quadratic:
-    """Return a node's loss under ridge regression."""
+    """Return a node's loss for ridge regression."""
     rows = np.asarray(as_float(model.prepare(jnp.asarray(inputs))), dtype=np.float64)
     if model.intercept:
         # The order of a flat vector: "bias" before "kernel".
@@ -78,7 +78,14 @@ def population_quadratic(moment: np.ndarray, truth: np.ndarray, noise: float) ->
 
 
 def statistical_distance(target: Quadratic, nodes: Sequence[Quadratic], radius: float) -> Distance:
-    """Return G of quadratic losses over the ball of this radius."""
+    """Return G of quadratic losses over the ball of this radius.
+
+    >>> own = population_quadratic(np.eye(1), np.array([0.0]), noise=0.0)
+    >>> other = population_quadratic(np.eye(1), np.array([1.0]), noise=0.0)
+    >>> found = statistical_distance(own, [other], radius=1.0)  # at θ = −1: ½ against 2
+    >>> round(found.lower, 6), found.exact
+    (1.5, True)
+    """
     differences = [
         Quadratic(
             target.matrix - node.matrix,
@@ -116,7 +123,7 @@ def estimate_distance(
     *,
     starts: int = 16,
 ) -> Distance:
-    """Estimate G for any loss by projected gradient ascent from several points: a lower bound only."""
+    """Estimate G for any loss by projected gradient ascent from several points; a lower bound."""
 
     def squares(theta: Vector) -> Array:
         own = objective.batch_loss(theta, target)
@@ -141,7 +148,7 @@ def estimate_distance(
 
 
 def _ascend(differences: Sequence[Quadratic], point: np.ndarray, radius: float) -> float:
-    """Climb the sum of squares from a point; every value on the way is a lower bound of G."""
+    """Maximize the sum of squares from a starting point; every value found is a lower bound of G."""
     matrices = np.stack([each.matrix for each in differences])
     vectors = np.stack([each.vector for each in differences])
     constants = np.array([each.constant for each in differences])

@@ -1,8 +1,7 @@
-"""Estimates of the theory's constants for models whose data do not tell them: networks, for one.
+"""Estimates of the theory's constants for models without a closed form, such as networks.
 
-They are what was found near one set of parameters, by power iteration and the Lanczos method. The true
-constants are suprema over all parameters and can be larger; everything returned here says so
-(`Constants.estimated`).
+The estimates come from power iteration and the Lanczos method near one set of parameters. The true
+constants are suprema over all parameters and can be larger; `Constants.estimated` says so.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,22 +18,26 @@ from fedkin.theory.constants import Constants
 from fedkin.types import Array, Key, Vector
 
 Product = Callable[[Vector], Vector]
-"""A symmetric matrix, as the function that multiplies with it."""
+"""A symmetric matrix, given as the function that multiplies a vector by it."""
 
 ITERATIONS = 100
-"""Steps of power iteration: in d dimensions short of the truth by about ln(d)/200 of it at the most, however
-near the eigenvalues are to each other."""
+"""Steps of power iteration. In d dimensions the relative error is at most about ln(d)/200, however close
+the eigenvalues are."""
 
 
 class Spectrum(NamedTuple):
-    """The extreme eigenvalues of a symmetric matrix: estimates that lie inside the true interval."""
+    """Estimates of the extreme eigenvalues of a symmetric matrix; both lie inside the true interval."""
 
     smallest: float
     largest: float
 
 
 def power_iteration(product: Product, start: Vector, iterations: int = ITERATIONS) -> float:
-    """Estimate the largest absolute eigenvalue; the estimate never exceeds it."""
+    """Estimate the largest absolute eigenvalue; the estimate never exceeds it.
+
+    >>> round(power_iteration(lambda vector: vector * jnp.array([1.0, -3.0]), jnp.ones(2)), 4)
+    3.0
+    """
     return float(_power_iteration(product, start, iterations))
 
 
@@ -48,14 +51,18 @@ def _power_iteration(product: Product, start: Vector, iterations: int) -> Array:
 
 
 def lanczos(product: Product, start: Vector, iterations: int = 30) -> Spectrum:
-    """Estimate both ends of the spectrum; after as many iterations as dimensions they are exact.
+    """Estimate both ends of the spectrum; with as many iterations as dimensions the result is exact.
 
-    Every new direction is made orthogonal to all earlier ones, twice: without that, rounding lets the
-    same eigenvalues come up again and again.
+    Every new direction is made orthogonal to all earlier ones twice: otherwise rounding errors make
+    the same eigenvalues appear repeatedly.
+
+    >>> spectrum = lanczos(lambda vector: vector * jnp.array([1.0, -3.0]), jnp.ones(2))
+    >>> round(spectrum.smallest, 4), round(spectrum.largest, 4)
+    (-3.0, 1.0)
     """
     size = start.size
     basis = [np.asarray(start / jnp.linalg.norm(start), dtype=np.float64)]
-    diagonal, beside = [], []
+    diagonal, off_diagonal = [], []
     for _ in range(min(iterations, size)):
         image = np.asarray(product(jnp.asarray(basis[-1], start.dtype)), dtype=np.float64)
         diagonal.append(float(basis[-1] @ image))
@@ -65,10 +72,11 @@ def lanczos(product: Product, start: Vector, iterations: int = 30) -> Spectrum:
         length = float(np.linalg.norm(image))
         if len(basis) == size or length <= 1e-6 * max(1e-30, *np.abs(diagonal)):
             break
-        beside.append(length)
+        off_diagonal.append(length)
         basis.append(image / length)
-    beside = beside[: len(diagonal) - 1]
-    values = np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+    off_diagonal = off_diagonal[: len(diagonal) - 1]
+    above = np.diag(off_diagonal, 1)
+    values = np.linalg.eigvalsh(np.diag(diagonal) + above + above.T)
     return Spectrum(float(values[0]), float(values[-1]))
 
 
@@ -82,24 +90,25 @@ def estimate_constants(
     spread: float = 0.1,
     samples: int = 4,
 ) -> Constants:
-    """Estimate the constants near θ: at θ and at a few random points around it.
+    """Estimate the constants at θ and at a few random points around it.
 
-    ℓ_1 is the largest curvature of a mini-batch's loss, since a step of Local-SVRG draws one; the others are
-    those of a node's whole loss, the mean of its mini-batches' losses. The center's loss is used whole.
+    ℓ_1 is the largest curvature of a mini-batch's loss, since a step of Local-SVRG draws one mini-batch.
+    The other constants belong to a node's whole loss, the mean over its mini-batches. The center's loss is
+    one batch.
 
     Args:
         objective: The model.
-        nodes: The mini-batches of each node, those that training draws from, all of a node's of one size
-            (points of weight zero fill up the last). One batch with all points stands for exact
-            gradients: its ℓ_1 is too small for any other training.
+        nodes: The mini-batches of each node that training draws from. All mini-batches of a node must
+            have one size; pad the last with points of weight zero. A single batch with all points
+            means exact gradients: its ℓ_1 is too small for training with mini-batches.
         validation: The center's points.
-        theta: Where to look, such as a trained model.
-        key: Draws the points around θ and the first vectors of the iterations.
-        spread: How far around θ to look, relative to ‖θ‖ (or to 1 where θ is shorter).
-        samples: How many points around θ.
+        theta: The parameters to estimate at, such as a trained model's.
+        key: Draws the points around θ and the first vector of the iterations.
+        spread: The distance of the other points from θ, relative to max(‖θ‖, 1).
+        samples: The number of other points.
 
     Raises:
-        InputError: If a node's loss is not convex at one of these points: then there is no μ.
+        InputError: If a node's loss is not convex at one of these points, so that there is no μ.
     """
     own = [_stacked(batches) for batches in nodes]
     reach = spread * max(1.0, float(jnp.linalg.norm(theta)))
@@ -124,7 +133,7 @@ def estimate_constants(
     if min(lowest) <= 0:
         raise InputError(
             f"the theory needs strongly convex losses, but a node's Hessian near these parameters has "
-            f"the eigenvalue {min(lowest):.3g}; add at least that much l2"
+            f"the eigenvalue {min(lowest):.3g}; increase l2 until it is positive"
         )
     return Constants(
         lipschitz=max(slopes),
@@ -137,14 +146,14 @@ def estimate_constants(
 
 
 def _stacked(batches: Sequence[Batch]) -> Batch:
-    """Return a node's mini-batches as one array, the first axis running over them."""
+    """Stack a node's mini-batches along a new first axis."""
     if (
         len({jax.tree.structure(each) for each in batches}) != 1
         or len({tuple(leaf.shape for leaf in jax.tree.leaves(each)) for each in batches}) != 1
     ):
         raise InputError(
-            "to estimate constants, give every node at least one mini-batch, and all of a node's of the "
-            "same size: fill up the last with points of weight zero"
+            "to estimate constants, every node needs at least one mini-batch, and all its mini-batches "
+            "must have one size: pad the last with points of weight zero"
         )
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
 
@@ -170,7 +179,7 @@ def _curvature(objective: Objective, point: Vector, batches: Batch, start: Vecto
 def _bend(
     objective: Objective, theta: Vector, point: Vector, batches: Batch, start: Vector
 ) -> Array:
-    """Return how much the Hessians at two points differ."""
+    """Return the norm of the difference of the Hessians at two points."""
 
     def change(vector: Vector) -> Vector:
         there = _hessian_product(objective, point, batches, vector)
@@ -188,5 +197,5 @@ def _hessian_product(objective: Objective, theta: Vector, batches: Batch, vector
 
 
 def _loss(objective: Objective, theta: Vector, batches: Batch) -> Array:
-    """Return the mean of the mini-batches' losses: the node's loss."""
+    """Return the node's loss: the mean over its mini-batches."""
     return jnp.mean(jax.vmap(lambda batch: objective.batch_loss(theta, batch))(batches))

@@ -1,11 +1,11 @@
-r"""The parameters of Algorithms 1-3 that the paper's theory asks for, and what it promises for them.
+r"""The parameters of Algorithms 1-3 that the paper's theory requires, and what it promises for them.
 
-The paper's constants C_1 … C_4 (`thm:errorboundofgradient`) are not written out there. They follow from
+The paper does not write out its constants C_1 … C_4 (`thm:errorboundofgradient`). They follow from
 `eq:errorh1` and `eq:errorh2`: with
 
 .. math:: B = 2K\Big[\ell_0^2 + \Big(\frac{2\ell_0\ell_1}{\mu} + \frac{\ell_2\ell_0^2}{\mu^2}\Big)^2\Big]
 
-(the 2 is that of :math:`\|a+b\|^2 \le 2\|a\|^2 + 2\|b\|^2`), and because γ ≤ γ_0 ≤ 3/(80 ℓ_1),
+(the factor 2 comes from :math:`\|a+b\|^2 \le 2\|a\|^2 + 2\|b\|^2`), and because γ ≤ γ_0 ≤ 3/(80 ℓ_1),
 
 .. math:: C_1 &= \tfrac{2B}{\mu}\max\{R^2, \ell_0^2/\mu^2\}, &
           C_2 &= 4 + \tfrac{32}{3q}\big(\tfrac{3}{80}\big)^2, \\
@@ -33,13 +33,13 @@ OuterProblem = Literal["convex", "non-convex"]
 """Whether F is convex (Algorithm 2, ε-optimal) or not (Algorithm 3, ε-stationary)."""
 
 LARGEST_STEP = 3 / 80
-"""γ_0 ℓ_1 is never larger."""
+"""An upper bound of γ_0 ℓ_1."""
 
 LONG_SUM = 10_000
-"""Sums of more terms than this are finished by an integral."""
+"""In longer sums, the terms beyond this number are bounded by an integral."""
 
 MOST_ITERATIONS = 10**12
-"""No ε is so small that more outer iterations would be of use to anybody."""
+"""More outer iterations than this are treated as out of reach."""
 
 
 def outer_smoothness(constants: Constants, nodes: int) -> float:
@@ -48,7 +48,7 @@ def outer_smoothness(constants: Constants, nodes: int) -> float:
     :math:`\nabla_k F = -\nabla L_k^\top H^{-1} \nabla L_0` changes with θ by at most
     :math:`2\ell_0\ell_1/\mu + \ell_2\ell_0^2/\mu^2` for each k, hence the whole vector by √K times that,
     and θ(w) changes by at most :math:`\sqrt K \ell_0/\mu`: so the first term has a factor K. The paper
-    prints √K there; `tests/theory` has a federation whose ∇F changes faster than that allows.
+    prints √K; `tests/theory` has a federation whose ∇F changes faster than that allows.
     """
     slope = _hypergradient_slope(constants)
     l0, l1, mu = constants.lipschitz, constants.smoothness, constants.strong_convexity
@@ -58,13 +58,19 @@ def outer_smoothness(constants: Constants, nodes: int) -> float:
 def largest_learning_rate(
     smoothness: float, strong_convexity: float, *, period: int, refresh_probability: float
 ) -> float:
-    """Return γ_0 (`eq:gamma0`): the largest step size that Local-SVRG's guarantee allows."""
+    """Return γ_0 (`eq:gamma0`), the largest step size that Local-SVRG's guarantee allows.
+
+    >>> largest_learning_rate(1.0, 0.1, period=1, refresh_probability=0.5)
+    0.0375
+    """
     _check(period, refresh_probability)
     bounds = [LARGEST_STEP / smoothness, refresh_probability / (4 * strong_convexity)]
     if period > 1:
         away = period - 1
         if refresh_probability == 1:
-            raise InputError("with local steps (period above 1) the theory needs q below 1")
+            raise InputError(
+                "with local steps (period above 1) the theory needs refresh_probability (q) below 1"
+            )
         inner = 6 * away + 8 + 16 / (1 - refresh_probability)
         bounds.append(1 / (smoothness * math.sqrt(5 * math.e * away * inner)))
     return min(bounds)
@@ -98,8 +104,8 @@ def local_svrg_bound(
     )
     if not 0 < learning_rate <= largest * (1 + 1e-9):
         raise InputError(
-            f"the theory says nothing about the learning rate {learning_rate:g}: it must be above 0 "
-            f"and at most γ_0 = {largest:g}"
+            f"the theory does not cover the learning rate {learning_rate:g}: it must be above 0 and "
+            f"at most γ_0 = {largest:g}"
         )
     q, step, away = refresh_probability, learning_rate * smoothness, period - 1
     factor = 4 + 32 * step**2 / (3 * q) + 30 * math.e * step**3 * away * (2 + q) / q
@@ -110,7 +116,7 @@ def local_svrg_bound(
 
 @dataclass(frozen=True)
 class ErrorConstants:
-    """C_1 … C_4 of `thm:errorboundofgradient`; see the head of this module."""
+    """C_1 … C_4 of `thm:errorboundofgradient`; the module's docstring derives them."""
 
     c1: float
     c2: float
@@ -127,7 +133,7 @@ class ErrorConstants:
         return training + self.c4 * learning_rate**2 * away**2
 
     def combined(self, period: int) -> float:
-        """Return A_1 + A_2 (τ − 1) + A_3 (τ − 1)², with A_3 = C_4 (the paper: C_1 C_4, a slip)."""
+        """Return A_1 + A_2 (τ − 1) + A_3 (τ − 1)², with A_3 = C_4 (the paper has C_1 C_4, a mistake)."""
         away = period - 1
         return self.c1 * (self.c2 + self.c3 * away) + self.c4 * away**2
 
@@ -149,12 +155,12 @@ def error_constants(
 
 @dataclass(frozen=True)
 class InnerPlan:
-    """How Local-SVRG is run in one outer iteration, for θ and for h alike."""
+    """How Local-SVRG runs in one outer iteration, for both θ and h."""
 
     learning_rate: float
     """γ."""
     rounds: int
-    """Synchronizations: T_s/τ, rounded up."""
+    """The number of synchronizations: T_s/τ, rounded up."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +174,15 @@ class Schedule:
         outer_problem: Whether F is convex.
         period: τ.
         refresh_probability: q.
-        error_scale: The hypergradient's root mean squared error in outer iteration s is kept below this
-            divided by (s+1)², or by s+1 for a non-convex F. The paper's 1 is a choice of units; any
-            other leaves the rates as they are.
-        known_outer_smoothness: ℓ_F where it is known to be smaller than what follows from the constants.
+        error_scale: σ. In outer iteration s the hypergradient's root mean squared error stays below
+            σ/(s+1)², or σ/(s+1) for a non-convex F. The paper's 1 is a choice of units; another value
+            leaves the rates unchanged.
+        known_outer_smoothness: ℓ_F, if it is known to be smaller than what follows from the constants.
+
+    >>> constants = Constants(1.0, 1.0, 0.0, strong_convexity=0.5, radius=1.0)
+    >>> schedule = Schedule(constants, nodes=4, cap=0.5)
+    >>> round(schedule.outer_learning_rate, 6), schedule.inner(0).rounds
+    (0.006944, 661)
     """
 
     constants: Constants
@@ -189,7 +200,7 @@ class Schedule:
             names = " or ".join(repr(name) for name in get_args(OuterProblem))
             raise InputError(f"outer_problem must be {names}, not {self.outer_problem!r}")
         if self.nodes < 1:
-            raise InputError(f"nodes must be a whole number from 1 on, not {self.nodes!r}")
+            raise InputError(f"nodes must be a whole number of at least 1, not {self.nodes!r}")
         check_cap(self.cap, self.nodes)
         _check_positive("error_scale", self.error_scale)
         if self.known_outer_smoothness is not None:
@@ -221,7 +232,7 @@ class Schedule:
         )
 
     def allowed_error(self, iteration: int) -> float:
-        """Return the root mean squared error that the hypergradient may have in outer iteration s."""
+        """Return the largest allowed root mean squared error of the hypergradient in outer iteration s."""
         power = 2 if self.outer_problem == "convex" else 1
         return self.error_scale / (iteration + 1) ** power
 
@@ -231,7 +242,7 @@ class Schedule:
         return InnerPlan(gamma, max(1, math.ceil(steps / self.period)))
 
     def learning_rate_and_steps(self, iteration: int) -> tuple[float, float]:
-        """Return γ and the real number T_s before rounding; it may be below zero: nothing is to do."""
+        """Return γ and T_s before rounding; a negative T_s means that there is nothing to do."""
         mu, combined = self.constants.strong_convexity, self.error_constants.combined(self.period)
         gamma, allowed = self.largest_learning_rate, self.allowed_error(iteration)
         if self.period == 1:
@@ -240,10 +251,10 @@ class Schedule:
         return 1 / inverse, inverse * math.log(inverse**3) / mu
 
     def promised(self, iterations: int, initial_gap: float | None = None) -> float:
-        r"""Return the ε that S outer iterations are promised to reach, in expectation.
+        r"""Return the ε that the theory promises after S outer iterations, in expectation.
 
         Convex F: a bound on :math:`F(w_{ag}) - F(\hat w)`. Telescoping the inequality in the paper's
-        proof, with the factors as they come out (docs/theory.md derives them):
+        proof gives (docs/theory.md has the derivation):
 
         .. math:: \frac{2}{S(S+1)}\Big[\frac{2}{\eta}\|\hat w-w^0\|^2 + D\sigma H_S
                   + \frac{\eta\sigma^2}{4}\sum_{s<S}\frac{s+2}{(s+1)^3}\Big]
@@ -275,7 +286,7 @@ class Schedule:
         return math.sqrt((linear + 2 * scale**2 * _power_sum(iterations, 2)) / iterations)
 
     def iterations(self, epsilon: float, initial_gap: float | None = None) -> int:
-        """Return the smallest S that is promised to reach ε."""
+        """Return the smallest S for which the theory promises ε."""
         _check_positive("epsilon", epsilon)
         enough = 1
         while self.promised(enough, initial_gap) > epsilon:
@@ -292,39 +303,39 @@ class Schedule:
         return enough
 
     def rounds(self, iterations: int) -> float:
-        """Return the synchronizations of Local-SVRG in S iterations: two solves in each."""
+        """Return the synchronizations of Local-SVRG in S outer iterations, with two solves in each."""
         return 2.0 * _sum_of(lambda s: self.inner(s).rounds, iterations)
 
 
 def capped_simplex_diameter(nodes: int, cap: float) -> float:
-    """Bound the distance of two points of Δ(b): ‖w − v‖² ≤ ‖w‖² + ‖v‖², since no weight is negative."""
+    """Bound the distance of two points of Δ(b): ‖w − v‖² ≤ ‖w‖² + ‖v‖² for weights that are not negative."""
     return min(math.sqrt(2 * _largest_squared_norm(cap)), 2 * farthest_from_equal(nodes, cap))
 
 
 def farthest_from_equal(nodes: int, cap: float) -> float:
-    """Return the largest distance of a point of Δ(b) from equal weights."""
+    """Return the largest distance between a point of Δ(b) and equal weights."""
     return math.sqrt(max(_largest_squared_norm(cap) - 1 / nodes, 0.0))
 
 
 def _largest_squared_norm(cap: float) -> float:
-    """Return max ‖w‖² on Δ(b): as many weights at the cap as fit, and one with the rest."""
+    """Return max ‖w‖² on Δ(b): as many weights as possible at the cap, and one with the rest."""
     full = math.floor(1 / cap + 1e-9)
     return full * cap**2 + max(1 - full * cap, 0.0) ** 2
 
 
 def _decay(learning_rate: float, strong_convexity: float, steps: float) -> float:
-    """Return (1 − γμ)^(T+1), exactly for the tiny γμ and the millions of steps that theory asks for."""
+    """Return (1 − γμ)^(T+1), accurately even for a tiny γμ and millions of steps."""
     return math.exp((steps + 1) * math.log1p(-learning_rate * strong_convexity))
 
 
 def _hypergradient_slope(constants: Constants) -> float:
-    """How fast one entry of the hypergradient changes with θ."""
+    """Return a Lipschitz constant of one entry of the hypergradient as a function of θ."""
     l0, l1, mu = constants.lipschitz, constants.smoothness, constants.strong_convexity
     return 2 * l0 * l1 / mu + constants.hessian_lipschitz * l0**2 / mu**2
 
 
 def _power_sum(count: int, power: int) -> float:
-    """Return Σ_{n=1}^{count} n^−power; long sums by their integral, from above."""
+    """Return Σ_{n=1}^{count} n^−power; an integral bounds long sums from above."""
     short = min(count, LONG_SUM)
     total = _short_power_sum(short, power)
     if count == short:
@@ -340,7 +351,7 @@ def _short_power_sum(count: int, power: int) -> float:
 
 
 def _sum_of(function: Callable[[int], float], count: int) -> float:
-    """Sum a slowly varying function of 0 … count − 1; long sums by blocks of growing length."""
+    """Sum a slowly varying function of 0 … count − 1; long sums use blocks of growing length."""
     total, begin = 0.0, 0
     while begin < count:
         length = 1 if begin < 1000 else min(max(1, begin // 500), count - begin)
@@ -351,7 +362,7 @@ def _sum_of(function: Callable[[int], float], count: int) -> float:
 
 def _check(period: int, refresh_probability: float) -> None:
     if period < 1:
-        raise InputError(f"period must be a whole number from 1 on, not {period!r}")
+        raise InputError(f"period must be a whole number of at least 1, not {period!r}")
     if not 0 < refresh_probability <= 1:
         raise InputError(
             f"refresh_probability must be above 0 and at most 1, not {refresh_probability!r}"

@@ -17,11 +17,11 @@ from fedkin.methods.bilevel.theory import TheoryBilevel
 from fedkin.methods.registry import make_method
 from fedkin.methods.settings import whole_number
 from fedkin.models import named
-from fedkin.models.base import Task
 from fedkin.training.history import to_row
 from fedkin.training.problem import Problem, TrainedRun, simulation
 from fedkin.training.result import Result
 from fedkin.training.runner import Budget, Evaluation
+from fedkin.types import LearningTask
 
 
 def fit(
@@ -34,7 +34,7 @@ def fit(
     seed: int = 0,
     test: tuple[Any, Any] | None = None,
     classes: int | Sequence[Any] | None = None,
-    task: Task | None = None,
+    task: LearningTask | None = None,
     l2: float | None = None,
     batch_size: int = 50,
     steps: int | None = None,
@@ -240,7 +240,7 @@ def _theory_method(
     return TheoryBilevel(epsilon=epsilon, limited=limited, **given)
 
 
-def _task(model: Any, task: Task | None) -> Task:
+def _task(model: Any, task: LearningTask | None) -> LearningTask:
     """Return the task that a model has, or that the user says it has."""
     if task not in (None, "classification", "regression"):
         raise InputError(f"task={task!r} is unknown; choose classification or regression")

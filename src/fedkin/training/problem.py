@@ -17,7 +17,7 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
 from fedkin.models import named
-from fedkin.models.base import Model, Task, as_model
+from fedkin.models.base import Model, as_model
 from fedkin.models.objective import Objective
 from fedkin.training.checkpoint import (
     load_checkpoint,
@@ -26,14 +26,14 @@ from fedkin.training.checkpoint import (
     versions,
 )
 from fedkin.training.runner import Budget, RunState, begin, run
-from fedkin.types import Examples, Key
+from fedkin.types import Key, LearningTask, Points
 
 Engine = Callable[[Objective], Federation]
 """Makes the federation of a problem, given the model."""
 
 
 def simulation(
-    nodes: Mapping[str, Examples], *, batch_size: int, seed: int, threads: int | None = None
+    nodes: Mapping[str, Points], *, batch_size: int, seed: int, threads: int | None = None
 ) -> Engine:
     """Return the engine that lets this process be all the nodes.
 
@@ -63,7 +63,7 @@ class Problem:
 
     federation: Federation
     center: Center
-    test: Examples | None
+    test: Points | None
     """Prepared points to report on; they decide nothing."""
     seed: int
     classes: np.ndarray | None
@@ -75,12 +75,12 @@ class Problem:
     def build(
         cls,
         engine: Engine,
-        validation: Examples,
+        validation: Points,
         *,
         model: Any = "logistic",
-        task: Task = "classification",
+        task: LearningTask = "classification",
         classes: np.ndarray | None,
-        test: Examples | None = None,
+        test: Points | None = None,
         l2: float | None = None,
         batch_size: int = 50,
         seed: int = 0,
@@ -201,7 +201,7 @@ class TrainedRun:
 
 def make_model(
     model: Any,
-    task: Task,
+    task: LearningTask,
     classes: np.ndarray | None,
     point_shape: tuple[int, ...],
     l2: float | None = None,
@@ -224,8 +224,9 @@ def _check_outputs(objective: Objective, classes: np.ndarray | None) -> None:
         raise InputError(f"the model must give {what} for each point, but gives shape {shape}")
 
 
-def _prepare(model: Model, points: Examples) -> Examples:
-    return np.asarray(model.prepare(jnp.asarray(points[0]))), np.asarray(points[1])
+def _prepare(model: Model, points: Points) -> Points:
+    inputs, labels = points
+    return Points(np.asarray(model.prepare(jnp.asarray(inputs))), np.asarray(labels))
 
 
 def _parameters_in(checkpoint: Path | None) -> Mapping[str, Any] | None:

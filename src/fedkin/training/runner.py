@@ -12,7 +12,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center, Score
 from fedkin.methods.base import Algorithm, Info, Keep
-from fedkin.types import Examples, Key, Vector
+from fedkin.types import Key, Points, Vector
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def run(
     *,
     budget: Budget,
     keep: Keep = "best",
-    test: Examples | None = None,
+    test: Points | None = None,
     after_step: Callable[[RunState], None] | None = None,
 ) -> RunState:
     """Step an algorithm until it stops by itself or the budget is used up.
@@ -148,7 +148,7 @@ def _used_up(budget: Budget, state: RunState) -> str | None:
     return None
 
 
-def _evaluate(info: Info, state: RunState, center: Center, test: Examples | None) -> Evaluation:
+def _evaluate(info: Info, state: RunState, center: Center, test: Points | None) -> Evaluation:
     return Evaluation(
         step=len(state.history) + 1,
         rounds=state.rounds,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from fedkin.errors import InputError
 from fedkin.flower.jobs.options import federation_options
-from fedkin.flower.jobs.study import StudyJob, with_damped_solver
+from fedkin.flower.jobs.study import StudyJob
 from fedkin.flower.jobs.tables import TableJob, check_table_job
 from fedkin.studies.config import check_study
 
 
 def load_job(path: Path) -> StudyJob | TableJob:
-    """Read a job: tables where it names the center's own (`validation`), else a study."""
+    """Read a job: on tables if it names the center's own (`validation`), otherwise a study."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -21,4 +21,4 @@ def load_job(path: Path) -> StudyJob | TableJob:
     options = federation_options(content.pop("federation", {}), str(path))
     if "validation" in content:
         return check_table_job(content, options, path)
-    return StudyJob(check_study(with_damped_solver(content), str(path)), options)
+    return StudyJob(check_study(content, str(path)), options)

@@ -1,4 +1,4 @@
-"""What all jobs have in common: the table `[federation]`, and the solver where nothing is said."""
+"""What all jobs have in common: the table `[federation]`."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ class FederationOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     nodes: PositiveInt | None = None
-    """How many nodes to wait for; a study knows it by itself."""
+    """How many nodes to wait for; a study has its own number."""
     wait: PositiveFloat = 300.0
     """Seconds to wait for them."""
     patience: PositiveFloat = 120.0
     """Seconds to wait for an answer."""
     interval: PositiveFloat = Field(0.1, le=60)
-    """Seconds between two looks at what has arrived."""
+    """Seconds between two requests for replies."""
 
 
 def federation_options(content: Any, source: str) -> FederationOptions:

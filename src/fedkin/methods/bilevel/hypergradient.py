@@ -128,7 +128,6 @@ def register_solver(solver: SolverClass) -> SolverClass:
     return solver
 
 
-@register_solver
 @dataclass(frozen=True, kw_only=True)
 class LocalSvrgSolver(AdjointSolver):
     """The paper's solver: Local-SVRG on the quadratic `eq:QP_matrixinverse`.
@@ -256,7 +255,6 @@ def solve_by_svrg(
     return point, cost
 
 
-@register_solver
 @dataclass(frozen=True, kw_only=True)
 class ConjugateGradients(AdjointSolver):
     """Damped conjugate gradients: one synchronization per iteration, and none for the slopes.
@@ -329,7 +327,6 @@ class ConjugateGradients(AdjointSolver):
         return found._replace(warnings=warnings + found.warnings)
 
 
-@register_solver
 @dataclass(frozen=True, kw_only=True)
 class NeumannSeries(AdjointSolver):
     """The truncated Neumann series: one synchronization per term, and none for the slopes.
@@ -476,3 +473,7 @@ def _from_linear_solution(
     return Hypergradient(
         gradient, solution.solution, rate_factor, products.cost, diagnostics, warnings
     )
+
+
+for own in (ConjugateGradients, LocalSvrgSolver, NeumannSeries):
+    register_solver(own)

@@ -91,9 +91,9 @@ for (const chart of document.querySelectorAll("svg.hover")) {
     tip.replaceChildren(head, ...rows);
     tip.hidden = false;
     const box = chart.getBoundingClientRect();
-    const beside = box.left + (x / whole) * box.width + 14;
+    const toTheRight = box.left + (x / whole) * box.width + 14;
     const width = tip.offsetWidth;
-    tip.style.left = `${Math.max(4, beside + width > innerWidth - 4 ? beside - width - 28 : beside)}px`;
+    tip.style.left = `${Math.max(4, toTheRight + width > innerWidth - 4 ? toTheRight - width - 28 : toTheRight)}px`;
     tip.style.top = `${Math.max(4, Math.min(box.top + 8, innerHeight - tip.offsetHeight - 4))}px`;
   };
   const speak = () => {

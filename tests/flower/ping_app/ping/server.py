@@ -19,7 +19,7 @@ from fedkin.flower.engine import (
     RunDescription,
     describe_nodes,
 )
-from fedkin.flower.post import Post
+from fedkin.flower.messenger import Messenger
 from fedkin.models.named import named_model
 from fedkin.models.objective import Objective
 
@@ -35,16 +35,16 @@ def elapsed(work):
 @app.main()
 def main(grid, context):
     rounds = int(context.run_config["rounds"])
-    post = Post(grid)
-    while len(post.connected()) < 6:
+    messenger = Messenger(grid)
+    while len(messenger.connected()) < 6:
         time.sleep(0.5)
-    ours = describe_nodes(post, 3, 60)
-    bare = sorted(post.connected() - {node.node for node in ours})
+    ours = describe_nodes(messenger, 3, 60)
+    bare = sorted(messenger.connected() - {node.node for node in ours})
     model = named_model("cnn", "classification", 10, (8, 8, 1))
     images = model.prepare(load_images("digits").train_images[:2])
     objective = Objective.create(model, images)
     run = RunDescription("timing", 0, 50, "cnn", "classification", 10)
-    federation = FlowerFederation(post, objective, [node.name for node in ours], ours, run)
+    federation = FlowerFederation(messenger, objective, [node.name for node in ours], ours, run)
     key = jax.random.key(0)
     point = objective.init(key)
 
@@ -69,7 +69,7 @@ def main(grid, context):
         while waiting:
             for reply in grid.pull_messages(list(waiting)):
                 waiting.discard(reply.metadata.reply_to_message_id)
-            time.sleep(post.interval)
+            time.sleep(messenger.interval)
 
     synchronize(start=True)
     synchronize()  # everything is compiled now

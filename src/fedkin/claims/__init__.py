@@ -1,1 +1,0 @@
-"""What the paper's theory claims, measured: the studies behind `fedkin theory`."""

@@ -1,0 +1,164 @@
+"""`fedkin data show`: a federation of images before any training."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as ProgressBar
+from rich.table import Table
+
+from fedkin.cli.data.listing import TABLES
+from fedkin.cli.options import TARGET, DataOption, OutOption, SeedOption
+from fedkin.cli.output import JsonOption, notes, print_json, results
+from fedkin.data.federated import FederatedData, Target, class_shares
+from fedkin.data.images import Progress
+from fedkin.data.scenarios import Scenario, load_scenario, paper_scenario, sample_federation
+from fedkin.data.sources import load_images, resolve
+from fedkin.errors import InputError
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A data set, a directory or a hub id (owner/name).")],
+    setting: Annotated[
+        str,
+        typer.Option("--setting", help="1, 2, 3 or 4 of the paper, or a TOML file of your own."),
+    ],
+    target: Annotated[str, TARGET] = "minority",
+    seed: SeedOption = 0,
+    minority_nodes: Annotated[
+        int, typer.Option("--minority-nodes", help="How many nodes the minority has.")
+    ] = 5,
+    majority_nodes: Annotated[
+        int, typer.Option("--majority-nodes", help="How many nodes the majority has.")
+    ] = 10,
+    train_size: Annotated[
+        int | None,
+        typer.Option("--train-size", help="Images per node; default: as the setting says."),
+    ] = None,
+    out: OutOption = Path("fedkin-data"),
+    data: DataOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Draw which node has which classes, and sample images, to PNG and SVG."""
+    # Imported here, because matplotlib takes a second and only this command needs it.
+    from fedkin.report.federation_figure import draw_federation, save_figure
+
+    if name == TABLES:
+        raise InputError(f"{TABLES} has tables, not images: see fedkin fit --help")
+    resolve(name, data)
+    chosen = _read_setting(name, setting)
+    with _progress_bar() as progress:
+        source = load_images(name, data, progress=progress)
+    federation = sample_federation(
+        source, chosen, cast(Target, target), seed, minority_nodes, majority_nodes, train_size
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the directory {out}: {error.strerror}") from error
+    figure = draw_federation(federation, chosen.merged_classes)
+    png, svg = save_figure(figure, out / "federation")
+    description = out / "federation.json"
+    federation.description.save(description)
+    if json:
+        files = [str(png), str(svg), str(description)]
+        print_json(_answer(federation, chosen) | {"files": files}, schema="data.show/1")
+        return
+    _print_shares(federation, chosen)
+    notes.print(f"\n{png}\n{svg}\n{description}", soft_wrap=True, markup=False)
+
+
+def _read_setting(name: str, setting: str) -> Scenario:
+    if setting.lstrip("-").isdigit():
+        return paper_scenario(name, int(setting))
+    if not setting.endswith(".toml"):
+        raise InputError(f"--setting is {setting!r}; it must be 1, 2, 3, 4 or a .toml file")
+    return load_scenario(Path(setting))
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Progress]:
+    """Show on a terminal how far the decoding is, which takes seconds the first time."""
+    columns = (TextColumn("reading {task.description}"), BarColumn(), MofNCompleteColumn())
+    disable = not notes.is_terminal
+    with ProgressBar(*columns, console=notes, transient=True, disable=disable) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        yield report
+
+
+def _merged_shares(federation: FederatedData, setting: Scenario) -> dict[str, list[float]]:
+    """Return which share of each holder's images was drawn from every merged class."""
+    # Labels of the majority are permuted after the draw: undo it, to show what was drawn.
+    names = [*federation.names, "validation", "test"]
+    groups = [node.group for node in federation.description.nodes]
+    groups += [federation.description.target] * 2
+    permutation = federation.description.permutation
+    shares = {}
+    for name, group, row in zip(names, groups, class_shares(federation), strict=True):
+        drawn = row[list(permutation)] if group == "majority" else row
+        shares[name] = [float(drawn[list(merged)].sum()) for merged in setting.merged_classes]
+    return shares
+
+
+def _answer(federation: FederatedData, setting: Scenario) -> dict[str, Any]:
+    description = federation.description
+    return {
+        "source": description.source,
+        "setting": description.setting,
+        "target": description.target,
+        "seed": description.seed,
+        "rotation": description.rotation,
+        "permutation": {
+            str(label): to for label, to in enumerate(description.permutation) if to != label
+        },
+        "classes": list(federation.classes),
+        "merged_classes": [list(merged) for merged in setting.merged_classes],
+        "images": {
+            **{
+                name: len(labels)
+                for name, (_, labels) in zip(federation.names, federation.nodes, strict=True)
+            },
+            "validation": len(federation.validation[1]),
+            "test": len(federation.test[1]),
+        },
+        "merged_class_shares": _merged_shares(federation, setting),
+    }
+
+
+def _print_shares(federation: FederatedData, setting: Scenario) -> None:
+    answer = _answer(federation, setting)
+    results.print(
+        f"{answer['setting']}, target {answer['target']}, seed {answer['seed']}",
+        style="bold",
+        soft_wrap=True,
+        markup=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("holder")
+    table.add_column("images", justify="right")
+    for number in range(1, len(setting.merged_classes) + 1):
+        table.add_column(f"C{number}", justify="right")
+    for name, shares in answer["merged_class_shares"].items():
+        images = f"{answer['images'][name]:,}"
+        table.add_row(name, images, *(f"{100 * share:.1f}%" for share in shares))
+    results.print(table)
+    for number, merged in enumerate(setting.merged_classes, start=1):
+        names = ", ".join(federation.classes[label] for label in merged)
+        results.print(f"C{number}: {names}", soft_wrap=True, markup=False)
+    changes = []
+    if answer["permutation"]:
+        moves = ", ".join(f"{label}→{to}" for label, to in answer["permutation"].items())
+        changes.append(f"labels {moves}")
+    if answer["rotation"]:
+        changes.append(f"images turned {answer['rotation']} by 90 degrees")
+    if changes:
+        results.print(f"In the majority: {'; '.join(changes)}", soft_wrap=True, markup=False)

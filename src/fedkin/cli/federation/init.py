@@ -1,0 +1,274 @@
+"""`fedkin federation init`: certificates, keys, data and the configuration of a federation."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from fedkin.cli.options import (
+    LABEL,
+    LOCAL_HOSTS,
+    NODE,
+    TARGET,
+    CategoricalOption,
+    ColumnsOption,
+    DaysOption,
+    DropOption,
+    HostOption,
+    MissingOption,
+    NoHeaderOption,
+    PositiveOption,
+    SeedOption,
+    SeparatorOption,
+    TargetNodeOption,
+    TaskName,
+    TaskOption,
+    TestFractionOption,
+    TestOption,
+    ValidationFractionOption,
+    ValidationOption,
+    check_listen_option,
+    refuse_csv_options,
+    table_format,
+    table_settings,
+    was_given,
+)
+from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result
+from fedkin.data.federated import Target
+from fedkin.data.option_text import parse_missing_codes, parse_names
+from fedkin.data.table_request import TableRequest, parse_nodes
+from fedkin.errors import InputError
+from fedkin.flower import certificates
+from fedkin.flower.certificates import require_flower
+from fedkin.flower.layout import FederationFile, Layout, ServerEntry, new_identity
+from fedkin.flower.trial_data import ImageRequest, Prepared, prepare_images, prepare_tables
+
+IMAGES_PANEL = "Nodes with images"
+IMAGE_OPTIONS = ("dataset", "setting", "target")
+JUDGE_OPTIONS = ("validation", "test", "target_node", "validation_fraction", "test_fraction")
+TABLE_OPTIONS = (
+    "label",
+    "task",
+    "positive",
+    "categorical",
+    "drop",
+    "missing",
+    "columns",
+    "no_header",
+    "separator",
+    *JUDGE_OPTIONS,
+)
+
+
+def init(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to make.")],
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            min=0,
+            max=64,
+            help="How many nodes, each with images drawn for it; 0 for a server whose nodes are on "
+            "other machines.",
+        ),
+    ] = None,
+    node: Annotated[list[str] | None, NODE] = None,
+    host: HostOption = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="ADDRESS",
+            help="Where the SuperLink listens: 127.0.0.1, or 0.0.0.0 for other machines too.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65535, help="The SuperLink's port; default: a free one."),
+    ] = None,
+    days: DaysOption = certificates.SERVER_DAYS,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+    dataset: Annotated[
+        str,
+        typer.Option(
+            "--dataset",
+            metavar="NAME",
+            help="The data set to draw images from.",
+            rich_help_panel=IMAGES_PANEL,
+        ),
+    ] = "digits",
+    setting: Annotated[
+        int,
+        typer.Option(
+            "--setting",
+            min=1,
+            max=4,
+            help="A setting of the paper: how nodes differ (docs/data.md).",
+            rich_help_panel=IMAGES_PANEL,
+        ),
+    ] = 2,
+    target: Annotated[str, TARGET] = "minority",
+    validation: ValidationOption = None,
+    test: TestOption = None,
+    target_node: TargetNodeOption = None,
+    validation_fraction: ValidationFractionOption = None,
+    test_fraction: TestFractionOption = None,
+    label: Annotated[str | None, LABEL] = None,
+    task: TaskOption = TaskName.classification,
+    positive: PositiveOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
+    missing: MissingOption = None,
+    columns: ColumnsOption = None,
+    no_header: NoHeaderOption = False,
+    separator: SeparatorOption = ",",
+) -> None:
+    """Make the certificates, the key pairs of the nodes and the configuration of a federation.
+
+    Points: fedkin federation init trial --nodes 4
+
+    fedkin federation init trial --node a.csv --node b.csv --validation own.csv --label outcome
+    """
+    require_flower()
+    layout = Layout(directory)
+    check_listen_option(listen)
+    _check_empty(layout)
+    if (nodes is None) == (not node):
+        raise InputError("say which nodes there are: --nodes 4, or --node FILE for each of them")
+    if nodes == 1 or (node and len(node) == 1):
+        raise InputError("one node alone is no federation: give two or more")
+    _refuse_ignored(context, nodes)
+    if node:
+        if label is None:
+            raise InputError("--label is missing: the column to predict")
+        request = TableRequest(
+            nodes=tuple(node),
+            validation=validation,
+            test=test,
+            target_node=target_node,
+            validation_fraction=validation_fraction,
+            test_fraction=test_fraction,
+            label=label,
+            task=task.value,
+            positive=positive,
+            categorical=parse_names(categorical),
+            missing_codes=parse_missing_codes(missing),
+            table_format=table_format(columns, no_header, separator, drop),
+            seed=seed,
+        )
+        options = table_settings(
+            label, task, positive, categorical, drop, missing, columns, no_header, separator
+        )
+        tables_of_center = [path for path in (validation, test) if path is not None]
+        refuse_csv_options(context, [*parse_nodes(node).values(), *tables_of_center])
+
+        def prepare() -> Prepared:
+            return prepare_tables(layout, request, options)
+    else:
+
+        def prepare() -> Prepared:
+            if not nodes:
+                return Prepared({}, {}, ())
+            return prepare_images(ImageRequest(dataset, setting, cast(Target, target), seed, nodes))
+
+    hosts = tuple(dict.fromkeys([*(host or ()), *LOCAL_HOSTS]))
+    try:
+        with notes.status("making the federation …"):
+            prepared = prepare()
+            _write(layout, prepared, hosts, days, ServerEntry(listen=listen, port=port))
+    except BaseException:
+        shutil.rmtree(layout.directory, ignore_errors=True)  # it was not there, or empty
+        raise
+    _print_made(layout, hosts, prepared, json)
+
+
+def _refuse_ignored(context: typer.Context, nodes: int | None) -> None:
+    """Refuse options that would change nothing with the nodes that were asked for."""
+    if nodes is None:
+        if given := was_given(context, *IMAGE_OPTIONS):
+            raise InputError(
+                f"{given[0]} is for nodes with images: leave it out, or give --nodes 4 in place of --node"
+            )
+        if was_given(context, "seed") and not was_given(context, "target_node"):
+            raise InputError(
+                "--seed decides which rows --target-node holds out: add --target-node NAME, or leave it "
+                "out"
+            )
+        return
+    if given := was_given(context, *TABLE_OPTIONS):
+        raise InputError(
+            f"{given[0]} is for nodes with tables: leave it out, or give --node FILE for each node in "
+            "place of --nodes"
+        )
+    if nodes == 0 and (given := was_given(context, *IMAGE_OPTIONS, "seed")):
+        raise InputError(
+            f"{given[0]} is for nodes on this machine, and --nodes 0 makes none: leave it out; nodes "
+            "elsewhere have their own data"
+        )
+
+
+def _write(
+    layout: Layout, prepared: Prepared, hosts: tuple[str, ...], days: int, server: ServerEntry
+) -> None:
+    certificates.make_private_directory(layout.directory)
+    certificates.make_authority(layout.authority, layout.authority_key)
+    certificates.make_server_certificate(
+        layout.authority,
+        layout.authority_key,
+        hosts,
+        layout.server_certificate,
+        layout.server_key,
+        days,
+    )
+    for node in prepared.nodes:
+        certificates.make_node_key(layout.node_key(node.name))
+    layout.write(
+        FederationFile(
+            id=new_identity(),
+            superlink=server,
+            data=prepared.data,
+            center=prepared.center,
+            node=prepared.nodes,
+        )
+    )
+
+
+def _check_empty(layout: Layout) -> None:
+    if layout.directory.exists() and not layout.directory.is_dir():
+        raise InputError(f"{layout.directory} is a file: choose a directory")
+    if layout.directory.is_dir() and any(layout.directory.iterdir()):
+        raise InputError(
+            f"{layout.directory} is not empty: keys are never written over; choose another directory"
+        )
+
+
+def _print_made(layout: Layout, hosts: tuple[str, ...], prepared: Prepared, json: bool) -> None:
+    names = [node.name for node in prepared.nodes]
+    for note in prepared.notes:
+        print_note(f"note: {note}")
+    if json:
+        print_json(
+            {
+                "directory": str(layout.directory),
+                "configuration": str(layout.file),
+                "hosts": list(hosts),
+                "nodes": names,
+            },
+            schema="federation.init/1",
+        )
+        return
+    expires = certificates.describe(layout.server_certificate).expires
+    print_result(
+        f"certificate authority: {layout.authority} (its key, ca.key, stays on this machine)"
+    )
+    print_result(f"server certificate: for {', '.join(hosts)}, until {expires:%Y-%m-%d}")
+    if names:
+        print_result(
+            f"nodes: {', '.join(names)}, each with a key pair in {layout.directory / 'nodes'}"
+        )
+    print_result(f"configuration: {layout.file}")
+    following = "up" if names else "superlink"
+    print_result(f"start it with: fedkin federation {following} {layout.directory}")

@@ -1,0 +1,191 @@
+"""`fedkin federation node`: a node with its own table, on its own machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedkin.cli.federation import foreground
+from fedkin.cli.options import (
+    LABEL,
+    CategoricalOption,
+    ColumnsOption,
+    DropOption,
+    InsecureOption,
+    MissingOption,
+    NoHeaderOption,
+    PositiveOption,
+    SeparatorOption,
+    TaskName,
+    TaskOption,
+    refuse_csv_options,
+    table_settings,
+)
+from fedkin.cli.output import print_note
+from fedkin.errors import InputError
+from fedkin.flower import certificates, processes
+from fedkin.flower.certificates import require_flower
+from fedkin.flower.launch import Node, check_address, supernode_command
+from fedkin.flower.layout import Option, check_name, write_configuration
+
+
+def node(
+    context: typer.Context,
+    superlink: Annotated[
+        str,
+        typer.Option(
+            "--superlink", metavar="HOST:PORT", help="Where the federation's SuperLink listens."
+        ),
+    ],
+    table: Annotated[
+        Path,
+        typer.Option(
+            "--table", metavar="FILE", help="Your table, CSV or Parquet; it stays on this machine."
+        ),
+    ],
+    label: Annotated[str, LABEL],
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--ca",
+            metavar="FILE",
+            help="The certificate of the authority, ca.pem, from the SuperLink's owner.",
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", metavar="FILE", help="Your private key, made by fedkin federation key."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="Your name in results; default: the file's without its ending."
+        ),
+    ] = None,
+    minimum_points: Annotated[
+        int,
+        typer.Option(
+            "--minimum-points", min=1, help="Take part only with at least this many rows."
+        ),
+    ] = 10,
+    minimum_batch: Annotated[
+        int,
+        typer.Option(
+            "--minimum-batch",
+            min=1,
+            help="Take part only if mini-batches have at least this many rows.",
+        ),
+    ] = 5,
+    allow: Annotated[
+        str | None,
+        typer.Option(
+            "--allow",
+            metavar="A,B,C",
+            help="Answer only these requests; default: all (docs/federation.md).",
+        ),
+    ] = None,
+    state: Annotated[
+        Path,
+        typer.Option(
+            "--state",
+            metavar="DIR",
+            help="The directory for the node's own files: compiled code and its memory.",
+        ),
+    ] = Path("fedkin-node"),
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            help="A port for the node's own processes, on this machine only; default: a free one.",
+        ),
+    ] = None,
+    insecure: InsecureOption = False,
+    task: TaskOption = TaskName.classification,
+    positive: PositiveOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
+    missing: MissingOption = None,
+    columns: ColumnsOption = None,
+    no_header: NoHeaderOption = False,
+    separator: SeparatorOption = ",",
+) -> None:
+    """Take part in a federation with your own table, in the foreground; end it with Ctrl-C.
+
+    Example: fedkin federation node --superlink link.example.org:8000 --ca ca.pem --key node.key
+    --table my.csv --label outcome
+    """
+    require_flower()
+    address = check_address(superlink, "--superlink")
+    name = name or table.stem
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise InputError(f"{error} (--name)") from error
+    authority, private = _credentials(ca, key, insecure)
+    refuse_csv_options(context, [table])
+    settings = table_settings(
+        label, task, positive, categorical, drop, missing, columns, no_header, separator
+    )
+    settings |= {
+        "name": name,
+        "data": str(table.absolute()),
+        "minimum-points": minimum_points,
+        "minimum-batch": minimum_batch,
+        "state": str(state.absolute() / "memory"),
+    }
+    if allow is not None:
+        settings["allow"] = allow
+    _check_table(settings)
+    if port is not None and processes.port_is_taken("127.0.0.1", port):
+        raise InputError(f"port {port} is in use by another program: choose another --port")
+    configuration = state.absolute() / "node.toml"
+    write_configuration(configuration, settings)
+    if insecure:
+        foreground.warn_insecure()
+    command = supernode_command(
+        Node(address, port or processes.free_ports(1)[0], configuration, authority, private)
+    )
+    home = {"FLWR_HOME": str(state.absolute() / "flower")}
+    foreground.become(command, processes.quiet_environment() | home)
+
+
+def _credentials(
+    ca: Path | None, key: Path | None, insecure: bool
+) -> tuple[Path | None, Path | None]:
+    """Return the authority's certificate and the node's key, which only --insecure does without."""
+    if insecure:
+        if ca is not None or key is not None:
+            raise InputError("--insecure uses neither --ca nor --key: leave it out to be secure")
+        return None, None
+    if ca is None:
+        raise InputError(
+            "--ca is missing: give the ca.pem of the SuperLink's owner, to recognize the server"
+        )
+    if key is None:
+        raise InputError(
+            "--key is missing: give your private key; make one with fedkin federation key"
+        )
+    certificates.describe(ca)
+    certificates.check_private_key(key)
+    return ca.absolute(), key.absolute()
+
+
+def _check_table(configuration: dict[str, Option]) -> None:
+    """Read the table as requests will read it, so that its owner sees what is wrong with it."""
+    from fedkin.flower.node_data import read_own_table
+    from fedkin.flower.node_settings import node_settings
+
+    settings = node_settings(configuration)
+    table = read_own_table(settings)
+    if table.rows < settings.minimum_points:
+        raise InputError(
+            f"{settings.data} has {table.rows} rows with a label, but --minimum-points is "
+            f"{settings.minimum_points}: the node would refuse to take part"
+        )
+    print_note(
+        f"node {settings.name}: {table.rows} rows with a label, {len(table.columns) - 1} columns"
+    )

@@ -1,0 +1,201 @@
+"""`fedkin federation run`: a study on real nodes, or learning from their tables."""
+
+import json as json_module
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from fedkin.cli import fit
+from fedkin.cli.options import (
+    METHODS_REPEATED,
+    MODEL,
+    STEPS,
+    SYNCHRONIZATIONS,
+    DirectoryArgument,
+    OutOption,
+    ResumeOption,
+)
+from fedkin.cli.output import JsonOption, notes, print_note
+from fedkin.cli.progress import StudyDisplay
+from fedkin.cli.study import show_outcome
+from fedkin.errors import InputError
+from fedkin.events import Event, EventReader, RunStarted, StepDone, Warned, events_beside
+from fedkin.flower import app_directory, processes, trial
+from fedkin.flower.certificates import require_flower
+from fedkin.flower.internals import control
+from fedkin.flower.jobs.writing import Job, write_job
+from fedkin.flower.layout import SUPERLINK, FederationFile, Layout
+from fedkin.studies.follower import StudyFollower
+from fedkin.studies.store import Store
+from fedkin.training import result_directory
+from fedkin.training.result import load
+
+POLL_SECONDS = 1.0
+LEARNING = "learning from the nodes' tables …"
+
+
+def run(
+    directory: DirectoryArgument,
+    out: OutOption,
+    study: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[STUDY.toml]",
+            help="Methods, model, parameters and budget (docs/federation.md), in place of options.",
+        ),
+    ] = None,
+    method: Annotated[list[str] | None, METHODS_REPEATED] = None,
+    model: Annotated[str | None, MODEL] = None,
+    steps: Annotated[int | None, STEPS] = None,
+    synchronizations: Annotated[int | None, SYNCHRONIZATIONS] = None,
+    resume: ResumeOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Carry out a study on the nodes of a running federation; run it on the SuperLink's machine.
+
+    With images it ends like fedkin run, with tables like fedkin fit.
+    """
+    require_flower()
+    from fedkin.flower.jobs.loading import load_job
+    from fedkin.flower.jobs.study import StudyJob
+
+    layout = Layout(directory)
+    federation = layout.read()
+    options = {
+        "method": method if method is None or len(method) > 1 else method[0],
+        "model": model,
+        "steps": steps,
+        "synchronizations": synchronizations,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    path = write_job(layout, federation, study, given)
+    job = load_job(path)
+    out = out.absolute()
+    with trial.connect(layout) as link:
+        check_ready(layout, federation, link)
+        configuration = {"job": str(path), "out": str(out), "resume": resume}
+        if isinstance(job, StudyJob):
+            check_study_out(out, resume)
+            with StudyDisplay(notes) as display:
+                follower = StudyFollower(out, len(job.study.runs()), display)
+                failure = wait_for_run(link, configuration, lambda _: follower.poll())
+                outcome = follower.outcome()
+            if failure is not None and not outcome.failed:
+                raise InputError(_naming_log(failure, layout))
+            show_outcome(outcome, out, json)
+        else:
+            check_fit_out(out)
+            events = EventReader(events_beside(out), only_new=True)
+            with notes.status(LEARNING) as status:
+
+                def show(state: control.RunStatus) -> None:
+                    status.update(f"{LEARNING} {state.exchanged / 1e6:.1f} MB exchanged")
+                    for event in events.new():
+                        _show_event(event)
+
+                failure = wait_for_run(link, configuration, show)
+            if failure is not None:
+                raise InputError(_naming_log(failure, layout))
+            read_and_show_fit(out, json)
+
+
+def check_study_out(out: Path, resume: bool) -> None:
+    """Refuse a directory that cannot take the results of a study, before the run starts."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: choose a directory with --out")
+    present = out.is_dir() and any(out.iterdir())
+    if present and (out / "study.json").exists():
+        Store(out).check_format()
+        if not resume:
+            raise InputError(
+                f"{out} already has a study: add --resume to continue it (finished runs are kept), or "
+                "choose another directory"
+            )
+    elif present:
+        raise InputError(f"{out} has other files: choose a new or empty directory")
+
+
+def check_fit_out(out: Path) -> None:
+    """Refuse a directory that cannot take the result of a fit, before the run starts."""
+    if out.is_dir() and any(out.iterdir()):
+        raise InputError(f"{out} is not empty: choose another --out")
+    result_directory.check_writable(out, force=False)
+
+
+def check_ready(layout: Layout, federation: FederationFile, link: control.Control) -> None:
+    """Refuse to begin without a SuperLink; print which nodes are missing."""
+    if SUPERLINK not in processes.find(federation.id).values():
+        raise InputError(
+            f"{layout.directory} is down: start it with fedkin federation up {layout.directory}"
+        )
+    states = {node.name: node.status for node in link.nodes()}
+    absent = [name for name, status in states.items() if status != "online"]
+    if absent:
+        print_note(
+            f"note: waiting for nodes that are not online: {', '.join(absent)} (see fedkin federation "
+            "logs)"
+        )
+
+
+def wait_for_run(
+    link: control.Control, configuration: Job, show: Callable[[control.RunStatus], None]
+) -> str | None:
+    """Start the program at the center and wait until it ends.
+
+    Args:
+        link: The SuperLink.
+        configuration: The configuration of the run.
+        show: Called regularly while it runs, and once at the end.
+
+    Returns:
+        Why it did not complete, or None.
+    """
+    number = link.start_run(app_directory(), configuration)
+    try:
+        while not (state := link.run_status(number)).ended:
+            show(state)
+            time.sleep(POLL_SECONDS)
+        show(state)
+    except BaseException:
+        link.stop_run(number)
+        print_note("the run is stopped: continue it with --resume")
+        raise
+    if state.outcome == "completed":
+        return None
+    reason = " ".join(state.details.split()).removeprefix("ServerApp failed with exception: ")
+    return reason or f"the study was {state.outcome or 'lost'}"
+
+
+def _show_event(event: Event) -> None:
+    """Show how far training is; how it ends is shown with the result."""
+    if isinstance(event, RunStarted):
+        line = f"nodes: {', '.join(event.nodes)}"
+        if event.resumed_after is not None:
+            line += f"; resumed after step {event.resumed_after}"
+    elif isinstance(event, StepDone):
+        line = (
+            f"step {event.step}: {event.synchronizations} synchronizations, validation loss "
+            f"{event.validation_loss:.4f}"
+        )
+    elif isinstance(event, Warned):
+        line = f"note: {event.message}"
+    else:
+        return
+    print_note(line)
+
+
+def _naming_log(failure: str, layout: Layout) -> str:
+    return f"{failure} (the whole log: fedkin federation logs {layout.directory})"
+
+
+def read_and_show_fit(out: Path, json: bool) -> None:
+    """Show the result that the center has written, as `fedkin fit` does."""
+    result = load(out / result_directory.MODEL)
+    table = pd.read_csv(out / result_directory.WEIGHTS_TABLE)
+    rows = dict(zip(table.node.astype(str), table["rows"].astype(int).tolist(), strict=True))
+    metrics = json_module.loads((out / result_directory.METRICS).read_text(encoding="utf-8"))
+    fit.show_fit(result, rows, metrics, out, json)

@@ -1,0 +1,328 @@
+"""The options that several commands share: one name, one meaning and one help text each.
+
+A constant `X` is the option alone, for commands that differ in whether it is required; an `XOption` is the
+option with its type.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from fedkin.data import option_text
+from fedkin.data.federated import Target
+from fedkin.data.tables import TableFormat, is_parquet
+from fedkin.errors import InputError
+from fedkin.flower.layout import Option, check_listen
+from fedkin.messages import suggestion
+from fedkin.methods.bilevel.hypergradient import SOLVERS as KNOWN_SOLVERS
+from fedkin.methods.registry import METHODS as KNOWN_METHODS
+from fedkin.models.named import MODELS as KNOWN_MODELS
+
+METHODS = KNOWN_METHODS.names()
+TARGETS: tuple[str, ...] = get_args(Target)
+SOLVERS = KNOWN_SOLVERS.names()
+MODELS = KNOWN_MODELS.names()
+
+METHOD_PANEL = "Model and method"
+JUDGE_PANEL = "What the weights are judged by"
+COLUMNS_PANEL = "What the columns mean"
+FILES_PANEL = "How the files are written"
+
+
+def was_given(context: typer.Context, *parameters: str) -> list[str]:
+    """Return the options, as they are written, that were given on the command line."""
+    found = []
+    for name in parameters:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            found.append("--" + name.replace("_", "-"))
+    return found
+
+
+def alternatives(choices: Sequence[str]) -> str:
+    """Write out choices for a help text: `a, b or c`."""
+    return f"{', '.join(choices[:-1])} or {choices[-1]}"
+
+
+def one_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
+    """Return the check of an option, or of each value of a repeated one, against its choices."""
+
+    def check(given: Any) -> Any:
+        for value in given if isinstance(given, list | tuple) else [given]:
+            # package.module:Name is looked up where it is used, with a message of its own.
+            if value is not None and value not in choices and ":" not in value:
+                raise InputError(f"{option}: '{value}' is unknown{suggestion(value, choices)}")
+        return given
+
+    return check
+
+
+def _choice(
+    option: str,
+    choices: Sequence[str],
+    text: str,
+    panel: str | None = None,
+    *,
+    repeated: bool = False,
+) -> Any:
+    return typer.Option(
+        option,
+        metavar="NAME",
+        help=f"{text}: {alternatives(choices)}." + (" May be repeated." if repeated else ""),
+        callback=one_of(option, choices),
+        autocompletion=lambda: list(choices),
+        rich_help_panel=panel,
+    )
+
+
+# Runs and their results
+
+OutOption = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="The directory for the results.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier result.")]
+ResumeOption = Annotated[
+    bool,
+    typer.Option("--resume", help="Continue what was stopped; finished runs are not repeated."),
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", min=1, help="How many runs to do at the same time.")
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", help="The directory with the data sets; default: FEDKIN_DATA."
+    ),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, help="The same seed gives the same data and result.")
+]
+STEPS = typer.Option("--steps", min=1, help="The largest number of outer steps of a run.")
+SYNCHRONIZATIONS = typer.Option(
+    "--synchronizations", min=1, help="The largest number of synchronizations of a run."
+)
+
+# What is learned, and how
+
+METHOD = _choice("--method", METHODS, "The method", METHOD_PANEL)
+METHODS_REPEATED = _choice("--method", METHODS, "The method", METHOD_PANEL, repeated=True)
+MODEL = _choice("--model", MODELS, "The model", METHOD_PANEL)
+SOLVER = _choice("--solver", SOLVERS, "How Bi-level solves its linear system", METHOD_PANEL)
+OWNERS_GROUP = "The group of nodes that the owner's data are like"
+TARGET = _choice("--target", TARGETS, OWNERS_GROUP)
+TARGETS_REPEATED = _choice("--target", TARGETS, OWNERS_GROUP, repeated=True)
+
+# Tables: whose they are, what the columns mean, how they are written
+
+NODE = typer.Option(
+    "--node",
+    metavar="[NAME=]FILE",
+    help="A node's CSV or Parquet file; once per node. The node's name is the file's without its "
+    "ending, unless given.",
+)
+LABEL = typer.Option(
+    "--label", metavar="COLUMN", help="The column to predict.", rich_help_panel=COLUMNS_PANEL
+)
+ValidationOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--validation",
+        metavar="FILE",
+        help="The center's own data, which the weights are judged by.",
+        rich_help_panel=JUDGE_PANEL,
+    ),
+]
+TestOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--test",
+        metavar="FILE",
+        help="Data to measure the final model on.",
+        rich_help_panel=JUDGE_PANEL,
+    ),
+]
+TargetNodeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target-node",
+        metavar="NAME",
+        help="Instead of --validation: hold out rows of this node; its other rows remain a node.",
+        rich_help_panel=JUDGE_PANEL,
+    ),
+]
+ValidationFractionOption = Annotated[
+    float | None,
+    typer.Option(
+        "--validation-fraction",
+        help="The share of the target node's rows to hold out for validation; default: 0.3.",
+        rich_help_panel=JUDGE_PANEL,
+    ),
+]
+TestFractionOption = Annotated[
+    float | None,
+    typer.Option(
+        "--test-fraction",
+        help="The share of the target node's rows to hold out for testing; default: none.",
+        rich_help_panel=JUDGE_PANEL,
+    ),
+]
+
+
+class TaskName(StrEnum):
+    """What the label is."""
+
+    classification = "classification"
+    regression = "regression"
+
+
+TaskOption = Annotated[
+    TaskName, typer.Option("--task", help="What the label is.", rich_help_panel=COLUMNS_PANEL)
+]
+PositiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--positive",
+        metavar="RULE",
+        help="Turn the label into yes or no: a comparison such as '>0', or the class that is yes.",
+        rich_help_panel=COLUMNS_PANEL,
+    ),
+]
+CategoricalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--categorical",
+        metavar="A,B,C",
+        help="Columns whose numbers are codes, not quantities.",
+        rich_help_panel=COLUMNS_PANEL,
+    ),
+]
+DropOption = Annotated[
+    str | None,
+    typer.Option(
+        "--drop",
+        metavar="A,B,C",
+        help="Columns to leave out, such as patient numbers.",
+        rich_help_panel=COLUMNS_PANEL,
+    ),
+]
+MissingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--missing",
+        metavar="COLUMN=NUMBER,…",
+        help="Numbers that stand for a missing value, such as chol=0. Empty cells, ?, NA and NaN "
+        "always do.",
+        rich_help_panel=COLUMNS_PANEL,
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="A,B,C",
+        help="Column names, for CSV files without a header line.",
+        rich_help_panel=FILES_PANEL,
+    ),
+]
+NoHeaderOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-header",
+        help="CSV files have no header line; columns are called column1, column2, …",
+        rich_help_panel=FILES_PANEL,
+    ),
+]
+SeparatorOption = Annotated[
+    str,
+    typer.Option(
+        "--separator",
+        help="The character that separates the cells of CSV files; 'tab' for a tab.",
+        rich_help_panel=FILES_PANEL,
+    ),
+]
+
+
+def table_format(
+    columns: str | None, no_header: bool, separator: str, drop: str | None = None
+) -> TableFormat:
+    """Return how files are written, from the options."""
+    return TableFormat(
+        separator=option_text.parse_separator(separator),
+        header=not no_header,
+        names=option_text.parse_names(columns) if columns is not None else None,
+        drop=option_text.parse_names(drop),
+    )
+
+
+def refuse_csv_options(context: typer.Context, files: Iterable[Path]) -> None:
+    """Refuse options about CSV files where all files are Parquet."""
+    given = was_given(context, "columns", "no_header", "separator")
+    if given and all(is_parquet(path) for path in files):
+        raise InputError(f"{given[0]} is for CSV files, and there is none: leave it out")
+
+
+def table_settings(
+    label: str,
+    task: TaskName,
+    positive: str | None,
+    categorical: str | None,
+    drop: str | None,
+    missing: str | None,
+    columns: str | None,
+    no_header: bool,
+    separator: str,
+) -> dict[str, Option]:
+    """Return how a table is read, as the settings of a node; what is not given is left out."""
+    given: dict[str, Option | None] = {
+        "label": label,
+        "task": None if task is TaskName.classification else task.value,
+        "positive": positive,
+        "categorical": categorical,
+        "drop": drop,
+        "missing": missing,
+        "columns": columns,
+        "header": False if no_header else None,
+        "separator": None if separator == "," else separator,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+# Federations over Flower
+
+DirectoryArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The directory that fedkin federation init made.")
+]
+HostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        metavar="NAME",
+        help="A name or address by which nodes reach this machine, for its certificate; may be "
+        "repeated. localhost and 127.0.0.1 are always included.",
+    ),
+]
+DaysOption = Annotated[
+    int,
+    typer.Option("--days", min=1, max=3650, help="How long the server's certificate is valid."),
+]
+InsecureOption = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Without TLS and authentication: anyone on the network can read and change messages. For "
+        "trials on a closed network only.",
+    ),
+]
+LOCAL_HOSTS = ("localhost", "127.0.0.1")
+"""The SuperLink's own processes reach it by these."""
+
+
+def check_listen_option(address: str) -> None:
+    """Refuse an address where the SuperLink's own commands would not find it."""
+    try:
+        check_listen(address)
+    except ValueError as error:
+        raise InputError(f"--listen: {error}") from error

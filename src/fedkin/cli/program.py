@@ -1,0 +1,38 @@
+"""How a command-line program of this project starts and ends."""
+
+import sys
+from typing import Any
+
+import typer
+
+from fedkin.cli.output import notes
+from fedkin.compilation import keep_compiled_code
+from fedkin.data.cache import user_cache_directory
+from fedkin.errors import FedkinError
+
+# Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
+# wrong command line descends from the same class of either.
+CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+
+def run_program(app: typer.Typer) -> None:
+    """Run a command line; bad input ends with one line `error: …` and exit status 2."""
+    keep_compiled_code(user_cache_directory() / "compiled")
+    try:
+        status = app(standalone_mode=False)
+    except FedkinError as error:
+        fail(str(error))
+    except CommandLineError as error:
+        fail(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        fail("interrupted", status=130)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def fail(message: str, status: int = 2) -> None:
+    """Say in one line what was wrong and exit; a program called without a command has shown its help."""
+    line = " ".join(message.split())
+    if line:
+        notes.print(f"error: {line}", style="red", markup=False, soft_wrap=True)
+    sys.exit(status)

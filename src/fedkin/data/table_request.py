@@ -1,0 +1,187 @@
+"""From the names of files to the tables of a federation."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from fedkin.data.labels import binary_label, keep_labeled, split_rows
+from fedkin.data.tables import Table, TableFormat, read_table
+from fedkin.errors import InputError
+from fedkin.messages import did_you_mean
+from fedkin.types import LearningTask
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """Which tables to read, and what their columns mean."""
+
+    nodes: tuple[str, ...]
+    """Files, or NAME=FILE."""
+    validation: Path | None
+    test: Path | None
+    target_node: str | None
+    validation_fraction: float | None
+    test_fraction: float | None
+    label: str
+    task: LearningTask
+    positive: str | None
+    categorical: tuple[str, ...]
+    missing_codes: Mapping[str, float]
+    table_format: TableFormat
+    seed: int
+
+
+class GatheredTables(NamedTuple):
+    """The tables of a federation, every row with a label, and notes for the user about them."""
+
+    nodes: dict[str, Table]
+    validation: Table
+    test: Table | None
+    notes: list[str]
+
+
+def gather(request: TableRequest) -> GatheredTables:
+    """Read the files, prepare the labels and, if requested, hold out rows of the target node."""
+    _check_judges(request)
+    files = parse_nodes(request.nodes)
+    _check_no_file_twice(request, files)
+    nodes = {
+        name: read_table(path, f"node '{name}'", request.table_format)
+        for name, path in files.items()
+    }
+    judges = {
+        kind: read_table(path, f"the {kind} table", request.table_format)
+        for kind, path in (("validation", request.validation), ("test", request.test))
+        if path is not None
+    }
+    _check_options_name_columns(request, [*nodes.values(), *judges.values()])
+    notes: list[str] = []
+    nodes = {name: _prepare_label(table, request, notes) for name, table in nodes.items()}
+    judges = {kind: _prepare_label(table, request, notes) for kind, table in judges.items()}
+    if request.positive is not None:
+        _check_rule_divides(request, [*nodes.values(), *judges.values()])
+    if request.target_node is not None:
+        nodes, judges = _hold_out(request, nodes, judges)
+    return GatheredTables(nodes, judges["validation"], judges.get("test"), notes)
+
+
+def parse_nodes(written: Sequence[str]) -> dict[str, Path]:
+    """Return the file of each node by its name: the given one, or that of the file."""
+    files: dict[str, Path] = {}
+    for item in written:
+        name, equals, path = item.partition("=")
+        # A file may have an equals sign in its name.
+        if not equals or Path(item).exists():
+            name, path = Path(item).stem, item
+        if not name or not path:
+            raise InputError(f"--node takes a FILE or NAME=FILE, not '{item}'")
+        if name in files:
+            raise InputError(
+                f"two nodes are called '{name}' ({files[name]} and {path}); give them names, for "
+                f"example --node {name}1={files[name]} --node {name}2={path}"
+            )
+        files[name] = Path(path)
+    return files
+
+
+def _check_judges(request: TableRequest) -> None:
+    if request.target_node is None:
+        if request.validation is None:
+            raise InputError(
+                "there is nothing to judge the nodes by; give the center's own data (--validation "
+                "FILE), or name a node to hold rows out of (--target-node NAME)"
+            )
+        for option, value in (
+            ("--validation-fraction", request.validation_fraction),
+            ("--test-fraction", request.test_fraction),
+        ):
+            if value is not None:
+                raise InputError(f"{option} needs --target-node NAME: the node to hold rows out of")
+    elif request.validation is not None:
+        raise InputError("give either --validation or --target-node, not both")
+    elif request.test is not None and request.test_fraction is not None:
+        raise InputError("give either --test or --test-fraction, not both")
+
+
+def _check_no_file_twice(request: TableRequest, files: Mapping[str, Path]) -> None:
+    """Rows that a node trains on would flatter the weights and the scores judged by them."""
+    roles = [(f"node '{name}'", path) for name, path in files.items()]
+    roles += [
+        (f"the {kind} table", path)
+        for kind, path in (("validation", request.validation), ("test", request.test))
+        if path is not None
+    ]
+    seen: dict[Path, str] = {}
+    for role, path in roles:
+        other = seen.setdefault(path.resolve(), role)
+        if other != role:
+            raise InputError(
+                f"{path} is both {other} and {role}; every table needs its own rows (to hold "
+                "out rows of a node, use --target-node)"
+            )
+
+
+def _check_options_name_columns(request: TableRequest, tables: Collection[Table]) -> None:
+    """An option that names a column of no table would change nothing: it is misspelled."""
+    present = dict.fromkeys(name for table in tables for name in table.columns)
+    dropped = set().union(*(table.dropped for table in tables))
+    if request.label in dropped:
+        raise InputError(f"the label '{request.label}' cannot be left out with --drop")
+    options = {
+        "--drop": [name for name in request.table_format.drop if name not in dropped],
+        "--categorical": request.categorical,
+        "--missing": list(request.missing_codes),
+    }
+    for option, names in options.items():
+        for name in names:
+            if name not in present:
+                raise InputError(
+                    f"{option}: no table has a column '{name}'{did_you_mean(name, present)}"
+                )
+
+
+def _prepare_label(table: Table, request: TableRequest, notes: list[str]) -> Table:
+    table = table.with_missing_codes(request.missing_codes)
+    labeled = keep_labeled(table, request.label)
+    if labeled.rows < table.rows:
+        notes.append(
+            f"{table.owner}: {table.rows - labeled.rows} of {table.rows} rows have no "
+            f"'{request.label}' and are left out"
+        )
+    if request.positive is None:
+        return labeled
+    if request.task == "regression":
+        raise InputError("--positive makes classes of the label: leave it out for regression")
+    return binary_label(labeled, request.label, request.positive)
+
+
+def _check_rule_divides(request: TableRequest, tables: Collection[Table]) -> None:
+    answers = {answer for table in tables for answer in table.columns[request.label]}
+    if len(answers) == 1:
+        share = "every row" if "yes" in answers else "no row"
+        raise InputError(
+            f"--positive '{request.positive}' fits {share} of '{request.label}' in all tables; "
+            "is it spelled as in the files?"
+        )
+
+
+def _hold_out(
+    request: TableRequest, nodes: Mapping[str, Table], judges: Mapping[str, Table]
+) -> tuple[dict[str, Table], dict[str, Table]]:
+    name = request.target_node or ""
+    if name not in nodes:
+        raise InputError(f"--target-node: there is no node '{name}'{did_you_mean(name, nodes)}")
+    fractions = [0.3 if request.validation_fraction is None else request.validation_fraction]
+    if request.test_fraction is not None:
+        fractions.append(request.test_fraction)
+    held_out = split_rows(
+        nodes[name],
+        request.label,
+        fractions,
+        request.seed,
+        stratify=request.task == "classification",
+    )
+    kinds = ["validation", "test"]
+    made = dict(zip(kinds, held_out[:-1], strict=False))
+    return {**nodes, name: held_out[-1]}, {**judges, **made}

@@ -1,0 +1,179 @@
+"""A worker's connection to its SuperNode: tasks come in, answers go out.
+
+This is what Flower's own `flwr-clientapp` does for one message. Here it serves a process that stays.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from flwr.app import Context, Message
+from flwr.common.constant import SubStatus
+from flwr.common.serde import context_from_proto, message_from_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+)
+from flwr.supercore.auth import load_superexec_auth_secret
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import (
+    inflate_object_from_contents,
+    pull_objects,
+)
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
+
+ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
+"""The only call that needs the secret; all others need the token of their task."""
+
+FETCH_SECONDS = 600.0
+"""How long the parts of a message may take to arrive."""
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 1.0
+"""When a part that has not arrived yet is asked for again. Flower's own first wait is a whole second."""
+
+Interceptor = (
+    RuntimeTokenHttpInterceptor | RuntimeVersionHttpInterceptor | SuperExecAuthHttpInterceptor
+)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A message that the SuperNode has assigned to this worker."""
+
+    number: int
+    token: str
+    """Proves to the SuperNode that the message was assigned to this worker."""
+
+
+class Delivery:
+    """An assigned message on its way: fetched, answered, and reported as done.
+
+    Attributes:
+        context: The node's memory of the run, and its owner's configuration.
+        envelope: The message without its content; an error can be sent in reply to it.
+    """
+
+    def __init__(self, client: RuntimeHttpClient, assignment: Assignment) -> None:
+        self._client = client
+        self._assignment = assignment
+        self.context: Context = context_from_proto(
+            client.PullTaskInput(PullTaskInputRequest()).context
+        )
+        pulled = client.PullMessages(PullAppMessagesRequest())
+        self._tree: ObjectTree = pulled.message_object_trees[0]
+        self.envelope = _with_id(message_from_proto(pulled.messages_list[0]), self._tree.object_id)
+
+    def fetch(self) -> Message:
+        """Fetch the parts of the message; the app that comes with it is left where it is.
+
+        Does what Flower's `pull_task_input` does, with shorter waits and without the app.
+        """
+        node, run = Node(node_id=self.context.node_id), self.context.run_id
+        contents = pull_objects(
+            [part.object_id for part in iterate_object_tree(self._tree)],
+            make_pull_object_fn_protobuf(self._client.PullObject, node, run),
+            max_time=FETCH_SECONDS,
+            initial_backoff=FIRST_RETRY_SECONDS,
+            backoff_cap=LONGEST_RETRY_SECONDS,
+        )
+        self._client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(
+                node=node, run_id=run, message_object_id=self._tree.object_id
+            )
+        )
+        message = cast(Message, inflate_object_from_contents(self._tree.object_id, contents))
+        return _with_id(message, self._tree.object_id)
+
+    def take_identity(self) -> None:
+        """Let this process make messages in the name of this task.
+
+        Flower keeps the identity once per process: only one delivery may use it at a time.
+        """
+        TaskIdentity.task_id, TaskIdentity.run_id = self._assignment.number, self.context.run_id
+        TaskIdentity.node_id = self.context.node_id
+
+    def send(self, reply: Message) -> None:
+        """Send an answer."""
+        push_message(self._client, reply, self.context)
+
+    def finish(self, failure: str | None = None) -> None:
+        """Hand the node's memory back and report the task as completed, or why it failed."""
+        status = SubStatus.COMPLETED if failure is None else SubStatus.FAILED
+        push_task_output(self._client, self.context, status, failure or "")
+
+
+class SuperNodeConnection:
+    """A worker's connection to the SuperNode on its own machine.
+
+    Args:
+        address: The SuperNode's Runtime API, `host:port`.
+        secret_file: The file with the secret that the SuperNode knows this worker by, or None.
+    """
+
+    def __init__(self, address: str, secret_file: Path | None) -> None:
+        self._address = address
+        secret = None
+        if secret_file is not None:
+            secret = load_superexec_auth_secret(secret_file=str(secret_file))
+        interceptors: list[Interceptor] = []
+        if secret is not None:
+            interceptors.append(
+                SuperExecAuthHttpInterceptor(
+                    master_secret=secret, protected_methods=frozenset({ACQUIRE_TASK})
+                )
+            )
+        self._client = self._connect(*interceptors)
+
+    def next_assignment(self) -> Assignment | None:
+        """Ask for a message; return None if there is none."""
+        request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        response = self._client.AcquireTask(request)
+        if not (response.HasField("task") and response.token):
+            return None
+        return Assignment(response.task.task_id, response.token)
+
+    @contextlib.contextmanager
+    def deliver(self, assignment: Assignment) -> Iterator[Delivery]:
+        """Open a delivery, with a heartbeat until it is closed."""
+        client = self._connect(RuntimeTokenHttpInterceptor(assignment.token))
+        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        heartbeat.start()
+        try:
+            yield Delivery(client, assignment)
+        finally:
+            with contextlib.suppress(RuntimeError):  # raised if the heartbeat has ended by itself
+                heartbeat.stop()
+            client.close()
+
+    def _connect(self, *interceptors: Interceptor) -> RuntimeHttpClient:
+        return RuntimeHttpClient.from_server_address(
+            server_address=self._address,
+            insecure=True,
+            root_certificates=None,
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="fedkin-node"),
+                *interceptors,
+            ],
+            retry_invoker=make_simple_http_retry_invoker(),
+        )
+
+
+def _with_id(message: Message, number: str) -> Message:
+    """Give a message its id, which Flower sends separately and offers no setter for."""
+    message.metadata.__dict__["_message_id"] = number
+    return message

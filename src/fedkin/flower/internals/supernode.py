@@ -1,0 +1,137 @@
+"""Flower's SuperNode with fedkin's own worker: a program with the options of `flower-supernode`.
+
+It differs from `flower-supernode` in two ways. The work is done by `worker.py`, which runs fedkin's own
+code and nothing that the SuperLink sends along. The worker is started here, started again if it ends,
+and known by a secret that is new at each start. And where Flower's SuperNode sleeps for three seconds
+when there is no message, which would slow down every synchronization, this one asks again soon, and
+less often when nothing has arrived for a while.
+
+This file is run by its path and imports nothing of fedkin (see `internals/__init__.py`).
+"""
+
+import argparse
+import logging
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+BUSY_SECONDS = 0.2
+"""Seconds between two requests for a message while a run is active."""
+IDLE_SECONDS = 3.0
+"""The same when nothing has arrived for `IDLE_AFTER_SECONDS`."""
+IDLE_AFTER_SECONDS = 120.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before a worker that has ended is started again; the pause doubles each time."""
+
+SECRET_BYTES = 32
+
+REFUSED = (
+    "the SuperLink does not accept this node: is its public key registered there, and is ca.pem the "
+    "SuperLink's own? After a crash, or while another process uses the same key, it accepts the node "
+    "again when it has not heard from it for a minute."
+)
+
+logger = logging.getLogger("fedkin.node")
+
+Received = TypeVar("Received")
+
+
+def until_received(
+    receive: Callable[[], Received | None],
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Callable[[], Received]:
+    """Return a `receive` that asks until there is a message."""
+
+    def wait() -> Received:
+        begin = clock()
+        while True:
+            message = receive()
+            if message is not None:
+                return message
+            idle = clock() - begin > IDLE_AFTER_SECONDS
+            sleep(IDLE_SECONDS if idle else BUSY_SECONDS)
+
+    return wait
+
+
+def write_secret(path: Path) -> None:
+    """Write a new secret that only this user can read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(SECRET_BYTES))
+
+
+def keep_running(command: list[str]) -> NoReturn:
+    """Start the worker, and start it again whenever it ends, with growing pauses if it keeps ending."""
+    pause = FIRST_PAUSE
+    while True:
+        begin = time.monotonic()
+        status = subprocess.run(command, check=False).returncode
+        if time.monotonic() - begin > LONGEST_PAUSE:
+            pause = FIRST_PAUSE
+        logger.warning("the worker has ended with status %s: starting it in %g s", status, pause)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def start_worker(port: str, secret_file: Path) -> None:
+    """Keep a worker running for the SuperNode of this process."""
+    write_secret(secret_file)
+    command = [sys.executable, "-m", "fedkin.flower.worker"]
+    command += ["--runtime-api-address", f"127.0.0.1:{port}"]
+    command += ["--secret-file", str(secret_file)]
+    command += ["--parent-pid", str(os.getpid())]
+    threading.Thread(target=keep_running, args=(command,), daemon=True).start()
+
+
+def ask_until_received() -> Callable[[], bool]:
+    """Make Flower's SuperNode ask for messages until there is one.
+
+    Flower has no option for it, so its connection to the SuperLink is wrapped.
+
+    Returns:
+        A function that returns whether the SuperNode has been connected.
+    """
+    supernode: Any = import_module("flwr.supernode.start_client_internal")
+    connect = supernode.http_request_response
+    connected = threading.Event()
+
+    @contextmanager
+    def connect_and_wait(*arguments: Any, **options: Any) -> Iterator[tuple[Any, ...]]:
+        with connect(*arguments, **options) as (node, receive, *others):
+            connected.set()
+            yield (node, until_received(receive), *others)
+
+    supernode.http_request_response = connect_and_wait
+    return connected.is_set
+
+
+def main() -> None:
+    """Run `flower-supernode`, together with a worker."""
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--port", required=True)
+    parser.add_argument("--superexec-auth-secret-file", type=Path, required=True)
+    own, _ = parser.parse_known_args()
+    start_worker(own.port, own.superexec_auth_secret_file)
+    was_connected = ask_until_received()
+    try:
+        flower_supernode()
+    except SystemExit as ended:
+        if ended.code and not was_connected():
+            logger.error(REFUSED)
+        raise
+
+
+if __name__ == "__main__":
+    main()

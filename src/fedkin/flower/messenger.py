@@ -1,0 +1,91 @@
+"""Messages to nodes and back over Flower's Grid, with a shorter interval between requests for replies."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedkin.flower import wire
+from fedkin.flower.wire import Parcel, Refusal, RefusedError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A node's reply: a parcel, or the reason why there is none."""
+
+    parcel: Parcel | None
+    fault: str | None = None
+    refusal: int | None = None
+    """The code of the error that the node answered with."""
+    silent: bool = False
+    """Whether the node itself has not answered; it may, if it is asked again."""
+
+
+@dataclass(frozen=True)
+class Messenger:
+    """Sends requests and collects the answers.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        patience: Seconds to wait for an answer; a node that takes longer is treated as missing.
+        interval: Seconds between two requests for replies; Flower's own interval is three.
+    """
+
+    grid: Grid
+    patience: float = 120.0
+    interval: float = 0.1
+
+    def connected(self) -> set[int]:
+        """Return Flower's numbers of the connected nodes."""
+        return set(self.grid.get_node_ids())
+
+    def exchange(
+        self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
+    ) -> dict[int, Reply]:
+        """Send each node its request, and wait until all have answered or the time is over.
+
+        Args:
+            requests: What to send, by Flower's number of the node.
+            largest: The largest number of entries that a vector in an answer may have.
+            patience: Seconds to wait; by default, those of this messenger.
+        """
+        patience = self.patience if patience is None else patience
+        replies = {node: Reply(None, "it did not answer in time", silent=True) for node in requests}
+        # A message must not wait for a node that reconnects when nobody needs its answer any more.
+        messages = [
+            Message(wire.pack("request", parcel), node, wire.MESSAGE_TYPE, ttl=patience + 60)
+            for node, parcel in requests.items()
+        ]
+        waiting: dict[str, int] = {}
+        for node, number in zip(requests, self.grid.push_messages(messages), strict=True):
+            if number:
+                waiting[number] = node
+            else:
+                replies[node] = Reply(None, "it is not connected", silent=True)
+        deadline = time.monotonic() + patience
+        while waiting:
+            for message in self.grid.pull_messages(list(waiting)):
+                node = waiting.pop(message.metadata.reply_to_message_id, None)
+                if node is not None:
+                    replies[node] = _read(message, largest)
+            if not waiting or time.monotonic() > deadline:
+                break
+            time.sleep(self.interval)
+        return replies
+
+
+def _read(message: Message, largest: int) -> Reply:
+    if message.has_error():
+        code, reason = message.error.code, message.error.reason or "no reason given"
+        # Flower answers for a node that is gone, with codes that are smaller than all of fedkin's.
+        silent = code < min(Refusal)
+        return Reply(None, f"it answered with an error ({reason[:300]})", code, silent)
+    try:
+        return Reply(wire.unpack("answer", message.content, largest))
+    except RefusedError as error:
+        return Reply(None, f"its answer cannot be read ({error})")

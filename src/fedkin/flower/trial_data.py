@@ -1,0 +1,137 @@
+"""The data of a trial federation: what each node and the center have."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from fedkin.data.federated import Target
+from fedkin.data.scenarios import paper_scenario, sample_federation
+from fedkin.data.sources import load_images
+from fedkin.data.table_federation import federate
+from fedkin.data.table_request import TableRequest, gather, parse_nodes
+from fedkin.data.tables import Table, TableFormat, is_parquet
+from fedkin.errors import InputError
+from fedkin.flower.certificates import make_private_directory
+from fedkin.flower.layout import Layout, NodeEntry, Option, check_name
+
+
+class Prepared(NamedTuple):
+    """What `federation.toml` says about data."""
+
+    data: dict[str, Option]
+    center: dict[str, str]
+    nodes: tuple[NodeEntry, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageRequest:
+    """A federation of images to be drawn."""
+
+    dataset: str
+    setting: int
+    target: Target
+    seed: int
+    nodes: int
+
+
+def prepare_images(request: ImageRequest) -> Prepared:
+    """Divide images among nodes: each draws its own, with the same seed as the center."""
+    groups = {
+        "minority": request.nodes // 2,
+        "majority": request.nodes - request.nodes // 2,
+    }
+    # Drawn here only to report mistakes now, and not in the log of a node.
+    federation = sample_federation(
+        load_images(request.dataset),
+        paper_scenario(request.dataset, request.setting),
+        request.target,
+        request.seed,
+        minority_nodes=groups["minority"],
+        majority_nodes=groups["majority"],
+    )
+    data: dict[str, Option] = {
+        "setting": request.setting,
+        "target": request.target,
+        "seed": request.seed,
+        "minority-nodes": groups["minority"],
+        "majority-nodes": groups["majority"],
+    }
+    nodes = tuple(NodeEntry(name=name, data=request.dataset) for name in federation.names)
+    return Prepared(data, {}, nodes)
+
+
+def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Option]) -> Prepared:
+    """Check the tables as `fedkin fit` does, and split off the rows that are held out for the center.
+
+    Args:
+        layout: Where the split tables are written; other tables stay where they are.
+        request: The tables and what their columns mean.
+        options: How tables are read, as the settings of a node.
+    """
+    files = parse_nodes(request.nodes)
+    for name in files:
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise InputError(f"--node: {error}; write NAME=FILE") from error
+    tables = gather(request)
+    federate(
+        tables.nodes,
+        tables.validation,
+        tables.test,
+        request.label,
+        request.task,
+        request.categorical,
+        request.missing_codes,
+    )
+    own = {name: str(path.absolute()) for name, path in files.items()}
+    given = {"validation": request.validation, "test": request.test}
+    center = {kind: str(path.absolute()) for kind, path in given.items() if path is not None}
+    if request.target_node is not None:
+        source = files[request.target_node]
+        parts = {"validation": tables.validation} | (
+            {} if tables.test is None else {"test": tables.test}
+        )
+        for kind, table in parts.items():
+            if kind not in center:
+                path = layout.center / f"{kind}{_ending(source)}"
+                write_rows(source, table, path, request.table_format)
+                center[kind] = str(path.relative_to(layout.directory))
+        path = layout.node(request.target_node) / f"data{_ending(source)}"
+        write_rows(source, tables.nodes[request.target_node], path, request.table_format)
+        own[request.target_node] = str(path.relative_to(layout.directory))
+    nodes = tuple(NodeEntry(name=name, data=path) for name, path in own.items())
+    return Prepared(options, center, nodes, tuple(tables.notes))
+
+
+def _ending(source: Path) -> str:
+    return ".parquet" if is_parquet(source) else ".csv"
+
+
+def write_rows(source: Path, table: Table, path: Path, table_format: TableFormat) -> None:
+    """Write the rows of a file that are in a table, as they are in the file."""
+    make_private_directory(path.parent)
+    if is_parquet(source):
+        pq.write_table(pq.read_table(source).take(table.positions - 1), path)
+        return
+    text = source.read_bytes().decode("utf-8-sig")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=table_format.separator)
+    wanted = set(np.asarray(table.positions).tolist())
+    with_header = table_format.header and table_format.names is None
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, delimiter=table_format.separator)
+            for record in reader:
+                if not record:
+                    continue
+                if with_header or reader.line_num in wanted:
+                    writer.writerow(record)
+                    with_header = False
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error

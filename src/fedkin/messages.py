@@ -1,0 +1,69 @@
+"""Names and cells in messages: long lists are cut short, close names are suggested."""
+
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+
+
+def closest_name(name: str, names: Iterable[str]) -> str | None:
+    """Return the known name that the user may have meant.
+
+    >>> closest_name("Agee", ["age", "sex"])
+    'age'
+    """
+    folded = {str(other).casefold(): str(other) for other in names}
+    close = get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    return folded[close[0]] if close else None
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    """End a message with the name that the user may have meant, or with all names if none is close.
+
+    >>> did_you_mean("Agee", ["age", "sex"])
+    "; did you mean 'age'?"
+    >>> did_you_mean("height", ["age", "sex"])
+    "; it has: 'age', 'sex'"
+    """
+    near = closest_name(name, names)
+    if near is not None:
+        return f"; did you mean '{shorten(near)}'?"
+    return f"; it has: {listing(names)}" if names else ""
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """End a message with the setting or option that the user may have meant, or with all of them.
+
+    >>> suggestion("dito", ["bilevel", "ditto"]), suggestion("sgd", ["bilevel", "ditto"])
+    ('; did you mean ditto?', '; choose one of bilevel, ditto')
+    """
+    known = list(names)
+    near = closest_name(name, known)
+    return f"; choose one of {', '.join(known)}" if near is None else f"; did you mean {near}?"
+
+
+def join_names(names: Sequence[str], most: int = 3) -> str:
+    """Join names with commas and "and", cutting a long list short.
+
+    >>> join_names(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    shown = list(names[:most])
+    if len(names) > most:
+        shown.append(f"{len(names) - most} more")
+    return shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + " and " + shown[-1]
+
+
+def listing(values: Collection[str], most: int = 12) -> str:
+    """List values in quotation marks, cutting a long list short.
+
+    >>> listing(["f", "m", "x"], most=2)
+    "'f', 'm' and 1 more"
+    """
+    shown = [f"'{shorten(value)}'" for value in list(values)[:most]]
+    rest = len(values) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+
+
+def shorten(text: str, most: int = 40) -> str:
+    """Cut a long cell or name for a message, and escape what cannot be printed."""
+    text = text.encode("unicode_escape").decode() if not text.isprintable() else text
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,84 @@
+"""The directory of a result learned from tables: written completely or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedkin.errors import InputError
+
+MODEL = "model.fedkin"
+PREPROCESSING = "preprocessing.json"
+WEIGHTS = "weights.json"
+WEIGHTS_TABLE = "weights.csv"
+METRICS = "metrics.json"
+HISTORY = "history.csv"
+REPORT = "report.html"
+FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT})
+REPORT_FILES = "report"
+"""The directory that `fedkin report` adds."""
+
+
+def check_writable(out: Path, force: bool) -> None:
+    """Refuse before a long computation, not after it, if its result could not be written."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; give --out the name of a directory")
+    present = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
+    if present and not force:
+        raise InputError(f"{out} is not empty; choose another --out, or replace it with --force")
+    foreign = [name for name in present if name not in FILES | {REPORT_FILES}]
+    if foreign:
+        raise InputError(
+            f"{out} holds files that fedkin fit did not write, such as {foreign[0]}; "
+            "choose another --out"
+        )
+    parent = out.absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{parent} cannot be made: {error.strerror}") from None
+    if not os.access(parent, os.W_OK):
+        raise InputError(f"nothing can be written in {parent}; choose another --out")
+
+
+def write_directory(out: Path, fill: Callable[[Path], None]) -> None:
+    """Let `fill` write into a temporary directory, then replace `out` by it."""
+    out = out.absolute()
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as scratch:
+            fresh = Path(scratch) / "new"
+            fresh.mkdir()
+            fill(fresh)
+            if out.exists():
+                out.rename(Path(scratch) / "old")
+            fresh.rename(out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that every reader accepts: NaN is an error."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file completely or not at all."""
+    scratch = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def check_result(directory: Path) -> None:
+    """Refuse a directory that is not a result of `fedkin fit`."""
+    if not directory.is_dir():
+        raise InputError(f"there is no directory {directory}; make it with fedkin fit --out")
+    for name in (PREPROCESSING, MODEL):
+        if not (directory / name).is_file():
+            raise InputError(f"{directory} has no {name}: it is not a result of fedkin fit")
