@@ -37,6 +37,26 @@ def test_the_directory_name_depends_on_the_config_alone():
     assert one.directory == "digits-1-minority-bilevel-0-ed18c364f098"
 
 
+def test_the_order_of_the_parameters_in_a_file_does_not_matter():
+    """Runs with the same parameters share one text for them, in tables and in the index."""
+    given = {
+        "outer_learning_rate": 1,
+        "damping": 0.5,
+        "solver": "cg",
+        "period": 5,
+        "learning_rate": 0.1,
+    }
+    made = [
+        RunConfig(dataset="digits", setting=1, settings=dict(items))
+        for items in (given.items(), reversed(given.items()))
+    ]
+    assert made[0].directory == made[1].directory
+    for run in made:
+        assert list(run.settings) == [
+            *("preset", "learning_rate", "period", "solver", "damping", "outer_learning_rate")
+        ]
+
+
 def test_candidates_are_short_runs_on_the_first_seed():
     made = study(
         setting=1,
