@@ -22,8 +22,9 @@ from fedkin.compilation import keep_compiled_code
 from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import FedkinError, InputError
+from fedkin.federation.series import Beginning
 from fedkin.federation.task import slots_of
-from fedkin.federation.work import Beginning, LocalWork
+from fedkin.federation.work import LocalWork
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
@@ -189,9 +190,10 @@ def _do_exchange(
             request.task,
             request.options,
             [(model, 0) for model in request.models],
-            _placed(request),
+            {name: jnp.asarray(array) for name, array in request.message.items()},
             key,
             _beginnings(request, series, begun),
+            models=request.models,
         )
         evaluations += int(count.sum())
         for name, array in replies.items():
@@ -208,18 +210,6 @@ def _do_exchange(
     return Parcel({"evaluations": evaluations, **answers}, vectors)
 
 
-def _placed(request: CheckedRequest) -> dict[str, jax.Array]:
-    """Put the rows of vectors where the models' numbers say."""
-    message: dict[str, jax.Array] = {}
-    for name, array in request.message.items():
-        if array.ndim == 2:
-            rows = np.zeros((max(request.models) + 1, array.shape[1]), array.dtype)
-            rows[list(request.models)] = array
-            array = rows
-        message[name] = jnp.asarray(array)
-    return message
-
-
 def _beginnings(
     request: CheckedRequest, series: dict[str, int], begun: set[str]
 ) -> dict[str, Beginning]:
@@ -230,21 +220,28 @@ def _beginnings(
         series: The series of each slot and model; it is changed.
         begun: What earlier requests of the same exchange have begun; it is changed.
     """
-    message = _placed(request)
     found: dict[str, Beginning] = {}
     for slot in request.task.slots:
         places = [f"{slot.name}/{model}" for model in request.models]
+        beginning = request.begins.get(slot.name, ())
+        items = np.array(
+            [
+                model in beginning and place not in begun
+                for model, place in zip(request.models, places, strict=True)
+            ],
+            bool,
+        )
         number = request.series[slot.name]
-        if slot.name in request.begins:
-            items = np.array([place not in begun for place in places], bool)
-            begun.update(places)
-            series.update(dict.fromkeys(places, number))
-            if items.any():
-                found[slot.name] = Beginning(items, {name: message[name] for name in slot.vectors})
-        elif any(series.get(place) != number for place in places):
+        for model in beginning:
+            begun.add(f"{slot.name}/{model}")
+            series[f"{slot.name}/{model}"] = number
+        if any(series.get(place) != number for place in places):
             raise RefusedError(
                 Refusal.NOT_BEGUN, f"this node missed the beginning of {request.task.name}"
             )
+        if items.any():
+            vectors = {name: jnp.asarray(request.message[name]) for name in slot.vectors}
+            found[slot.name] = Beginning(items, vectors)
     return found
 
 
