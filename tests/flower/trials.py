@@ -52,7 +52,7 @@ def settings(name, **more):
     }
 
 
-def config(case, model="logistic", steps=2, **more):
+def config(case, model="logistic", steps=2, ask_all=None, **more):
     method, parameters = CASES[case]
     values = {"learning_rate": 0.05, "period": 5, "rounds": 2} | parameters | more
     return RunConfig(
@@ -64,6 +64,7 @@ def config(case, model="logistic", steps=2, **more):
         steps=steps,
         minority_nodes=1,
         majority_nodes=2,
+        ask_all=ask_all,
         settings={"preset": "paper"} | values,
     )
 
@@ -83,7 +84,15 @@ def outcome(parent, run):
 def assert_same(flower, simulated, tolerance):
     """The same weights, parameters, losses and costs, up to rounding."""
     (history, models), (expected, expected_models) = flower, simulated
-    costs = ["step", "synchronizations", "rounds", "points", "bytes_up", "bytes_down", "nodes_asked"]
+    costs = [
+        "step",
+        "synchronizations",
+        "rounds",
+        "points",
+        "bytes_up",
+        "bytes_down",
+        "nodes_asked",
+    ]
     pd.testing.assert_frame_equal(history[costs], expected[costs])
     for column in expected.columns:
         if column.startswith("weight ") or column.endswith("_loss"):

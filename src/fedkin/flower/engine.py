@@ -39,7 +39,7 @@ from fedkin.flower.wire import (
     Value,
     write_models,
 )
-from fedkin.models.named import l2_factor
+from fedkin.models.named import l2_factor, takes_l2
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
@@ -85,7 +85,8 @@ class RunDescription:
 
         Args:
             number: The number of the node.
-            l2: The factor of ½‖θ‖² in the loss of the center's model; None if it is not fedkin's own.
+            l2: The factor of ½‖θ‖² in the loss of the center's model; None if the model has no such
+                setting.
         """
         agreed = self.preprocessing
         penalty: dict[str, Value] = {} if l2 is None else {"l2": float(l2)}
@@ -389,7 +390,7 @@ class FlowerFederation(AttendedFederation):
 
     def _join(self, nodes: Sequence[int], patience: float) -> dict[int, "int | JoinRefusal | None"]:
         """Ask nodes to join; return the number of mini-batches of each, or None if it does not answer."""
-        l2 = l2_factor(self.objective.model)
+        l2 = l2_factor(self.objective.model) if takes_l2(self._run.model) else None
         requests = {node: self._run.request(node, l2) for node in nodes}
         outcomes: dict[int, int | JoinRefusal | None] = {}
         for node, reply in self._exchange(requests, 0, patience).items():

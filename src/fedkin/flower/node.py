@@ -32,7 +32,8 @@ from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
 from fedkin.flower.node_settings import DESCRIBE, NodeSettings, node_settings
 from fedkin.flower.wire import NUMBER, Parcel, Refusal, RefusedError, Value
 from fedkin.methods.registry import known_tasks
-from fedkin.models.named import MODELS, named_model
+from fedkin.models.base import Model
+from fedkin.models.named import MODELS, named_model, takes_l2
 from fedkin.models.objective import Objective
 
 logger = logging.getLogger(__name__)
@@ -55,8 +56,8 @@ JOIN_VALUES: Mapping[str, type] = {
     "l2": float,
     "preprocessing": str,
 }
-"""The values of a request to join a run, in addition to its kind. Models that are not fedkin's own have no
-`l2`."""
+"""The values of a request to join a run, in addition to its kind. `l2` is there for fedkin's own models, and
+for no others."""
 
 
 def answer(message: Message, context: Context) -> Message:
@@ -131,8 +132,16 @@ def _join(settings: NodeSettings, values: dict[str, Value], context: Context) ->
 
 def _check_model(settings: NodeSettings, request: Mapping[str, Any]) -> None:
     """Refuse a model that is not known here: no message can make a node import anything."""
-    if request["model"] not in (*MODELS.names(), *settings.models):
-        raise RefusedError(Refusal.INVALID, "there is no such model")
+    name = request["model"]
+    if name not in (*MODELS.names(), *settings.models):
+        raise RefusedError(
+            Refusal.INVALID, f"there is no model {name[:50]!r} on this node (models)"
+        )
+    if ("l2" in request) != takes_l2(name):
+        raise RefusedError(
+            Refusal.INVALID,
+            "l2 is a setting of fedkin's own models, which need it, and of no others",
+        )
 
 
 def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
@@ -268,13 +277,7 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
         points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
         _check_points(settings, len(points.labels))
         _check_batches(settings, len(points.labels), joined["batch-size"])
-        model = named_model(
-            joined["model"],
-            joined["task"],
-            joined["classes"],
-            points.inputs.shape[1:],
-            joined.get("l2"),
-        )
+        model = _make_model(joined, points.inputs.shape[1:])
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
         objective = Objective.create(model, prepared[:2])
         if objective.size > LARGEST_MODEL:
@@ -290,6 +293,14 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
         work = LocalWork(objective, data, first_number=number)
         _PREPARED[known] = _OwnNode(objective, data, work)
     return _PREPARED[known]
+
+
+def _make_model(joined: Mapping[str, Any], point_shape: tuple[int, ...]) -> Model:
+    settings = (joined["model"], joined["task"], joined["classes"])
+    try:
+        return named_model(*settings, point_shape, joined.get("l2"))
+    except InputError as error:
+        raise RefusedError(Refusal.INVALID, f"the model does not suit this node: {error}") from None
 
 
 def _preprocessing(text: str) -> Preprocessing | None:
