@@ -126,7 +126,12 @@ class _SentArray:
         return cls(array, models)
 
     def rows(
-        self, name: str, models: tuple[int, ...] | None, needed: Collection[int]
+        self,
+        name: str,
+        models: tuple[int, ...] | None,
+        needed: Collection[int],
+        *,
+        common: bool,
     ) -> np.ndarray:
         """Return the vector, or a row for each of some models; those that are not needed are zero.
 
@@ -134,10 +139,11 @@ class _SentArray:
             name: What a request calls the vector.
             models: The models of the request; None if it has no axis of models.
             needed: Those whose vectors the request needs.
+            common: Whether one vector may be for all models.
         """
-        if self.models is None:
+        if self.models is None and (models is None or common):
             return self.array
-        if models is None or not set(needed) <= set(self.models):
+        if self.models is None or models is None or not set(needed) <= set(self.models):
             raise RefusedError(
                 Refusal.INVALID, f"{name[:50]!r} is not for the same models as the request"
             )
@@ -191,7 +197,8 @@ def _check_request(
     for each, place in vectors.items():
         if not isinstance(place, str) or place not in arrays:
             raise RefusedError(Refusal.INVALID, f"the vector {each[:50]!r} is missing")
-        message[each] = arrays[place].rows(each, models, needed[each])
+        # A task without vectors of its own may begin for all models alike.
+        message[each] = arrays[place].rows(each, models, needed[each], common=not task.vectors)
     for each, (least, largest) in task.numbers.items():
         message[each] = _number(each, numbers[each], least, largest)
     return CheckedRequest(
