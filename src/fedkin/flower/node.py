@@ -188,7 +188,10 @@ def _do_exchange(
     try:
         own.work.import_arrays(remembered.arrays, slots)
     except (KeyError, ValueError) as error:
-        raise RefusedError(Refusal.NOT_BEGUN, "what this node remembers does not fit") from error
+        # It may be of another version, or of data that have changed since then.
+        logger.warning("what this node remembers does not fit, and is forgotten: %s", error)
+        remembered = SlotMemory()
+        own.work.import_arrays({}, slots)
     series = dict(remembered.series)
     begun: set[str] = set()
     answers: dict[str, Value] = {}
