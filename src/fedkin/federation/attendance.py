@@ -160,7 +160,7 @@ class AttendedFederation(ABC):
         if not lost.any():
             return request
         equal = self.present / np.count_nonzero(self.present)
-        filled = jnp.asarray(np.where(lost, equal, weights), weights.dtype)
+        filled = jnp.asarray(np.where(lost, equal, weights), jnp.result_type(float))
         return request.with_weights(filled if request.models is not None else filled[0])
 
     def _assign(self, requests: Mapping[str, Request]) -> dict[int, dict[str, Assignment]]:
