@@ -1,4 +1,4 @@
-"""Nodes that fail: who is left out, what stands in for them, when they are dropped and taken in again."""
+"""Nodes that fail: who is left out, what that does to the numbers, when they are dropped and rejoin."""
 
 import re
 
@@ -7,25 +7,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from federation.attended import NOTHING, AttendedSimulation
 from federations import problem, regression_nodes
 from fedkin.errors import DivergedError
-from fedkin.federation.attendance import (
-    STRIKES,
-    Answer,
-    AttendedFederation,
-    TooFewNodesError,
-    stand_in,
-)
+from fedkin.federation.attendance import STRIKES, TooFewNodesError
+from fedkin.federation.base import PerNode, WeightedSum
 from fedkin.federation.checks import find_faults
-from fedkin.methods.bilevel.hypergradient import ConjugateGradientSolver
-from fedkin.methods.bilevel.outer import ProximalBilevel
-from fedkin.methods.fedavg import FedAvg
-from fedkin.methods.local_svrg.center import LocalSvrg, combine
-from fedkin.methods.weights import equal_weights, project_weights, readmit
+from fedkin.methods.bilevel.hypergradient import ConjugateGradients
+from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.outer import Differentiation, ProximalBilevel
+from fedkin.methods.fedavg import FedAvgAlgorithm
+from fedkin.methods.local_svrg.center import LocalSvrg
+from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.methods.step_size import SMOOTHNESS
+from fedkin.methods.weights import equal_weights, fill_unknown, project_weights, readmit
 from fedkin.models.linear import Ridge
 from fedkin.training.runner import Budget, begin, run
 
 SIZES = [30, 30, 30, 30]
+EQUAL = (0.25, 0.25, 0.25, 0.25)
+WEIGHTS = (0.1, 0.2, 0.3, 0.4)
 ROUND = {
     "point": jnp.zeros(5),
     "learning_rate": 0.01,
@@ -34,52 +35,17 @@ ROUND = {
 }
 
 
-class Unreliable(AttendedFederation):
-    """A simulation whose nodes may fail: `fail(node, call)` returns what a node answers instead."""
-
-    def __init__(self, simulated, fail, back=lambda node, step: True):
-        super().__init__(simulated.objective, simulated.names, simulated.batches)
-        self.simulated, self.fail, self.back = simulated, fail, back
-        self.calls, self.step = 0, 0
-
-    def ask(self, nodes, task, message, *, key, start, options):
-        self.calls += 1
-        arrays = {name: jnp.asarray(array) for name, array in message.items()}
-        replies, _ = self.simulated.call(task, arrays, key=key, start=start, **options)
-        answers = []
-        for node in nodes:
-            own = {name: np.asarray(reply)[node] for name, reply in replies.items()}
-            changed = self.fail(node, self.calls)
-            if changed == "nothing":
-                answers.append(Answer(None, "it did not answer in time"))
-            else:
-                answers.append(Answer(own if changed is None else changed(own), None, 10, 8, 8))
-        return answers
-
-    def seek(self, absent):
-        return [node for node in absent if self.back(node, self.step)]
-
-    def begin_step(self, step):
-        self.step = step
-        super().begin_step(step)
-
-    def export_state(self):
-        return self.simulated.export_state()
-
-    def import_state(self, state):
-        self.simulated.import_state(state)
-
-
 def with_value(value):
     return lambda own: {name: np.full_like(array, value) for name, array in own.items()}
 
 
 FAULTS = {
-    "nothing": ("nothing", "did not answer in time"),
+    "nothing": (NOTHING, "did not answer in time"),
     "not a number": (with_value(np.nan), "not finite"),
     "infinite": (with_value(np.inf), "not finite"),
-    "wrong shape": (lambda own: own | {"point": own["point"][:-1]}, r"shape \(4,\)"),
+    "wrong shape": (lambda own: own | {"point": own["point"][:, :-1]}, r"shape \(1, 4\)"),
     "scalar": (lambda own: own | {"point": np.float32(1)}, r"shape \(\)"),
+    "a row too many": (lambda own: own | {"loss": np.ones(2, np.float32)}, r"shape \(2,\)"),
     "huge": (lambda own: own | {"point": own["point"] * 0 + np.float32(1e30)}, "norm"),
     "other type": (lambda own: own | {"point": own["point"].astype(np.float64)}, "float64"),
     "whole numbers": (lambda own: own | {"point": own["point"].astype(np.int32)}, "int32"),
@@ -91,54 +57,98 @@ FAULTS = {
 def made(fail, **more):
     nodes, validation = regression_nodes(SIZES)
     world = problem(Ridge(l2=0.1), nodes, validation)
-    return world, Unreliable(world.federation, fail, **more)
+    return world, AttendedSimulation(world.federation, fail, **more)
 
 
-def ask(federation, weights=None):
-    return federation.call(
-        "inner_svrg_round",
+def ask(federation, weights=EQUAL):
+    request = WeightedSum(
+        INNER_SVRG_ROUND,
         ROUND,
-        key=jax.random.key(0),
-        node_weights=weights,
-        start=True,
+        weights=jnp.array(weights),
+        begin=True,
         steps=3,
         reply="point",
     )
+    return federation.exchange(train=request, key=jax.random.key(0))
+
+
+def assert_same_sum(reply, expected):
+    assert set(reply.train) == set(expected.train) == {"point", "loss"}
+    for name, array in expected.train.items():
+        np.testing.assert_allclose(reply.train[name], array, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_reply_is_left_out_and_told(fault):
-    changed, told = FAULTS[fault]
+def test_a_bad_reply_is_left_out_and_reported(fault):
+    """The sum is what it would be with its weight shared out among the others in proportion."""
+    changed, words = FAULTS[fault]
     world, federation = made(lambda node, call: changed if node == 2 else None)
-    weights = jnp.array([0.1, 0.2, 0.3, 0.4])
-    replies, cost = ask(federation, weights)
-    good, _ = ask(world.federation)
-    rest = np.array([0, 1, 3])
-    renormalized = np.asarray(weights)[rest] / np.asarray(weights)[rest].sum()
-    expected = renormalized @ np.asarray(good["point"])[rest]
-    np.testing.assert_allclose(combine(weights, replies["point"]), expected, rtol=1e-6)
-    expected_loss = renormalized @ np.asarray(good["loss"])[rest]
-    np.testing.assert_allclose(weights @ replies["loss"], expected_loss, rtol=1e-6)
-    np.testing.assert_array_equal(replies["point"][rest], good["point"][rest])
+    reply = ask(federation, WEIGHTS)
+    rest = np.array([0.1, 0.2, 0.0, 0.4])
+    assert_same_sum(reply, ask(world.federation, rest / rest.sum()))
     (note,) = federation.end_step()
     assert "node 3 was left out" in note
-    assert re.search(told, note)
+    assert re.search(words, note)
     assert federation.present.all()  # one strike is not the end
-    assert cost.synchronizations == 1
+    assert reply.cost.synchronizations == 1
+    assert reply.cost.nodes_asked == 4
+
+
+def test_numbers_of_a_node_that_does_not_answer_are_unknown():
+    """The method fills them: a weight whose slope is unknown moves neither up nor down."""
+    world, federation = made(lambda node, call: NOTHING if node == 1 else None)
+    request = PerNode(SMOOTHNESS)
+    found = federation.exchange(bound=request, key=jax.random.key(0)).bound["smoothness"]
+    expected = world.federation.exchange(bound=request, key=jax.random.key(0)).bound["smoothness"]
+    others = np.array([0, 2, 3])
+    np.testing.assert_array_equal(np.asarray(found)[others], np.asarray(expected)[others])
+    assert np.isnan(found[1])
+    filled = fill_unknown(found, jnp.array(WEIGHTS))
+    mean = np.average(np.asarray(expected)[others], weights=np.array(WEIGHTS)[others])
+    np.testing.assert_allclose(filled[1], mean, rtol=1e-6)
+
+
+def test_unknown_numbers_of_nodes_without_weight_are_a_plain_mean():
+    numbers = jnp.array([1.0, jnp.nan, 3.0])
+    np.testing.assert_allclose(fill_unknown(numbers, jnp.array([0.0, 1.0, 0.0])), [1, 2, 3])
+
+
+def test_a_node_whose_reply_to_one_request_is_bad_is_left_out_of_all():
+    def fail(node, call):
+        return (
+            (lambda own: {n: v * np.nan for n, v in own.items()} if "slope" in own else own)
+            if (node == 0)
+            else None
+        )
+
+    world, federation = made(fail)
+    message = {"theta": jnp.full(5, 0.1), "vector": jnp.arange(5.0)}
+
+    def both(nodes, weights):
+        return nodes.exchange(
+            hessian=WeightedSum(HESSIAN_PRODUCT, message, weights=jnp.array(weights), begin=True),
+            slope=PerNode(SLOPE, message, begin=True),
+            key=jax.random.key(0),
+        )
+
+    found, expected = both(federation, EQUAL), both(world.federation, (0, 1 / 3, 1 / 3, 1 / 3))
+    np.testing.assert_allclose(found.hessian["product"], expected.hessian["product"], rtol=1e-6)
+    np.testing.assert_array_equal(np.isnan(found.slope["slope"]), [True, False, False, False])
+    (note,) = federation.end_step()  # one strike, not one for each request
+    assert "node 1 was left out" in note
 
 
 def test_without_faults_it_is_the_simulation_to_the_bit():
     world, federation = made(lambda node, call: None)
-    replies, cost = ask(federation, jnp.full(4, 0.25))
-    expected, _ = ask(world.federation)
-    for name in expected:
-        np.testing.assert_array_equal(replies[name], expected[name])
+    reply, expected = ask(federation), ask(world.federation)
+    for name in expected.train:
+        np.testing.assert_array_equal(reply.train[name], expected.train[name])
     assert federation.end_step() == ()
-    assert cost.node_points == (10, 10, 10, 10)
+    assert reply.cost == expected.cost
 
 
 def test_three_failures_in_a_row_drop_a_node_two_do_not():
-    _, federation = made(lambda node, call: "nothing" if node == 1 and call != 3 else None)
+    _, federation = made(lambda node, call: NOTHING if node == 1 and call != 3 else None)
     for _ in range(5):
         ask(federation)
     assert federation.present.all()  # failures 1, 2, then an answer, then 4, 5
@@ -151,16 +161,103 @@ def test_three_failures_in_a_row_drop_a_node_two_do_not():
 
 
 def test_a_dropped_node_is_not_asked_and_costs_nothing():
-    _, federation = made(lambda node, call: "nothing" if node == 0 else None)
+    world, federation = made(lambda node, call: NOTHING if node == 0 else None)
     for _ in range(STRIKES):
         ask(federation)
-    _, cost = ask(federation)
-    assert cost.node_points == (0, 10, 10, 10)
+    reply = ask(federation, WEIGHTS)
+    assert reply.cost.node_points[0] == 0
+    assert min(reply.cost.node_points[1:]) > 0
+    assert reply.cost.nodes_asked == 3
+    assert federation.asked[-1] == [1, 2, 3]
+    rest = np.array([0.0, 0.2, 0.3, 0.4])
+    assert_same_sum(reply, ask(world.federation, rest / rest.sum()))
+
+
+def test_nodes_of_weight_zero_are_not_asked_and_cannot_fail():
+    world, federation = made(lambda node, call: NOTHING if node == 2 else None)
+    weights = (0.5, 0.3, 0.0, 0.2)
+    reply = ask(federation, weights)
+    assert_same_sum(reply, ask(world.federation, weights))
+    assert federation.asked == [[0, 1, 3]]
+    assert federation.end_step() == ()
+
+
+def test_a_sum_whose_only_node_fails_is_asked_for_again():
+    """Others may answer other requests: that does not make up for it."""
+    world, federation = made(lambda node, call: NOTHING if node == 2 and call < STRIKES else None)
+    reply = ask(federation, (0, 0, 1, 0))
+    assert_same_sum(reply, ask(world.federation, (0, 0, 1, 0)))
+    assert federation.asked == [[2]] * STRIKES
+
+
+def test_a_sum_whose_only_node_is_dropped_is_the_mean_of_the_others():
+    """A method projects its weights again in its next step; this one comes to its end."""
+    world, federation = made(lambda node, call: NOTHING if node == 2 else None)
+    reply = ask(federation, (0, 0, 1, 0))
+    assert_same_sum(reply, ask(world.federation, (1 / 3, 1 / 3, 0, 1 / 3)))
+    assert federation.asked == [[2]] * STRIKES + [[0, 1, 3]]
+
+
+def test_a_node_that_began_in_vain_begins_again():
+    """Its first answer was lost: it is asked to begin once more, and gives what it would have given."""
+    world, federation = made(lambda node, call: NOTHING if node == 3 and call == 1 else None)
+    theta, vector = jnp.full(5, 0.1), jnp.arange(5.0)
+    request = PerNode(SLOPE, {"theta": theta, "vector": vector}, begin=True)
+    first = federation.exchange(slope=request, key=jax.random.key(0))
+    np.testing.assert_array_equal(np.isnan(first.slope["slope"]), [False, False, False, True])
+    expected = world.federation.exchange(slope=request, key=jax.random.key(0))
+    later = federation.exchange(slope=PerNode(SLOPE, {"vector": vector}), key=jax.random.key(0))
+    np.testing.assert_array_equal(later.slope["slope"], expected.slope["slope"])
+    # θ and ∇L_k(θ) once more for this node, and for no other.
+    assert later.cost.bytes_down == (4 + 1) * 5 * 4
+    assert later.cost.node_points == (0, 0, 0, 30)
+
+
+# Several models at once
+
+ROWS = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.3, 0.7]])
+
+
+def ask_for_models(federation, rows):
+    request = WeightedSum(
+        INNER_SVRG_ROUND,
+        ROUND | {"point": jnp.stack([jnp.zeros(5), jnp.ones(5)])},
+        weights=jnp.asarray(rows),
+        begin=True,
+        steps=3,
+        reply="point",
+    )
+    return federation.exchange(train=request, key=jax.random.key(0))
+
+
+def test_each_model_is_summed_over_those_that_answered():
+    world, federation = made(lambda node, call: NOTHING if node in (1, 2) else None)
+    reply = ask_for_models(federation, ROWS)
+    expected = ask_for_models(world.federation, np.array([[1, 0, 0, 0], [0, 0, 0, 1.0]]))
+    assert_same_sum(reply, expected)
+    assert reply.cost.synchronizations == 1
+
+
+def test_a_model_without_any_answer_is_asked_for_again():
+    world, federation = made(lambda node, call: NOTHING if node > 1 and call == 1 else None)
+    reply = ask_for_models(federation, ROWS)
+    assert_same_sum(reply, ask_for_models(world.federation, ROWS))
+    assert reply.cost.synchronizations == 2
+
+
+def test_a_model_that_asks_nobody_needs_no_answer():
+    _, federation = made(lambda node, call: None)
+    vectors = jnp.stack([jnp.zeros(5), jnp.ones(5)])
+    nodes = np.array([[True, False, False, False], [False] * 4])
+    request = PerNode(SLOPE, {"theta": vectors, "vector": vectors}, begin=True, nodes=nodes)
+    reply = federation.exchange(slope=request, key=jax.random.key(0))
+    np.testing.assert_array_equal(np.isnan(reply.slope["slope"]), ~nodes)
+    assert federation.calls == 1
 
 
 def test_numbers_that_no_node_can_avoid_are_not_the_nodes_fault():
     world, federation = made(lambda node, call: with_value(np.nan))
-    algorithm = FedAvg(LocalSvrg(0.01, period=2, rounds=2))
+    algorithm = FedAvgAlgorithm(LocalSvrg(0.01, period=2, rounds=2))
     state = begin(algorithm, federation, jnp.zeros(5))
     with pytest.raises(DivergedError, match="learning rate"):
         run(algorithm, federation, world.center, state, jax.random.key(0), budget=Budget(1))
@@ -168,7 +265,8 @@ def test_numbers_that_no_node_can_avoid_are_not_the_nodes_fault():
 
 def bilevel(cap=0.5):
     inner = LocalSvrg(0.02, period=5, rounds=4)
-    return ProximalBilevel(cap, inner, ConjugateGradientSolver(0.0, 5), outer_learning_rate=0.1)
+    solver = ConjugateGradients(damping=0.0, iterations=5)
+    return ProximalBilevel(Differentiation(cap, inner, solver), outer_learning_rate=0.1)
 
 
 def play(federation, center, steps, algorithm=None):
@@ -177,12 +275,14 @@ def play(federation, center, steps, algorithm=None):
     return run(algorithm, federation, center, state, jax.random.key(0), budget=Budget(steps))
 
 
-@pytest.mark.parametrize("algorithm", [bilevel(), FedAvg(LocalSvrg(0.02, period=5, rounds=4))])
-def test_a_node_goes_in_mid_run_and_comes_back(algorithm):
-    """It is away from the 12th call on and back when the sixth step begins: weights follow."""
+@pytest.mark.parametrize(
+    "algorithm", [bilevel(), FedAvgAlgorithm(LocalSvrg(0.02, period=5, rounds=4))]
+)
+def test_a_node_leaves_during_a_run_and_comes_back(algorithm):
+    """It is away from the 12th message on and back when the sixth step begins: weights follow."""
     away = {"now": True}
     world, federation = made(
-        lambda node, call: "nothing" if node == 3 and call >= 12 and away["now"] else None,
+        lambda node, call: NOTHING if node == 3 and call >= 12 and away["now"] else None,
         back=lambda node, step: step >= 5,
     )
     original = federation.begin_step
@@ -199,16 +299,16 @@ def test_a_node_goes_in_mid_run_and_comes_back(algorithm):
     assert weights[4, 3] == 0  # dropped: no weight at all
     np.testing.assert_allclose(weights[4, :3].sum(), 1, atol=1e-6)
     assert weights[-1, 3] > 0  # it is back, and has earned some weight again
-    told = [warning for row in state.history for warning in row.warnings]
-    assert any("node 4 was dropped" in warning for warning in told)
+    warnings = [warning for row in state.history for warning in row.warnings]
+    assert any("node 4 was dropped" in warning for warning in warnings)
     assert any("node 4 is back" in warning for warning in state.history[5].warnings)
     assert state.history[-1].validation.loss < state.history[0].validation.loss
 
 
 def test_a_run_without_one_node_is_the_run_of_the_others():
-    """Dropped from the first call on, a node leaves the others the result that they have alone."""
+    """Without a node that is dropped from the first message on, the others get what they get alone."""
     nodes, validation = regression_nodes(SIZES)
-    world, federation = made(lambda node, call: "nothing" if node == 3 else None)
+    world, federation = made(lambda node, call: NOTHING if node == 3 else None)
     federation.present[3] = False
     federation.back = lambda node, step: False
     state = play(federation, world.center, 4)
@@ -221,7 +321,7 @@ def test_a_run_without_one_node_is_the_run_of_the_others():
 
 
 def test_fewer_than_two_nodes_end_the_run_with_what_it_has():
-    world, federation = made(lambda node, call: "nothing" if node > 0 and call > 20 else None)
+    world, federation = made(lambda node, call: NOTHING if node > 0 and call > 20 else None)
     steps = []
     algorithm = bilevel()
     state = begin(algorithm, federation, jnp.zeros(5))
@@ -240,22 +340,19 @@ def test_fewer_than_two_nodes_end_the_run_with_what_it_has():
 
 
 def test_one_good_answer_is_enough_for_a_synchronization():
-    """Two nodes have to be left; that both answer every time is not asked for."""
-    world, federation = made(lambda node, call: "nothing" if node > 0 and call == 1 else None)
-    weights = jnp.full(4, 0.25)
-    replies, _ = ask(federation, weights)
-    good, _ = ask(world.federation)
-    np.testing.assert_allclose(combine(weights, replies["point"]), good["point"][0], rtol=1e-6)
+    """Two nodes have to be left, but they need not both answer every time."""
+    world, federation = made(lambda node, call: NOTHING if node > 0 and call == 1 else None)
+    assert_same_sum(ask(federation), ask(world.federation, (1, 0, 0, 0)))
     assert federation.present.all()
 
 
 def test_if_nobody_answers_everybody_is_asked_again():
-    world, federation = made(lambda node, call: "nothing" if call < STRIKES else None)
-    replies, cost = ask(federation)
-    good, _ = ask(world.federation)
-    np.testing.assert_array_equal(replies["point"], good["point"])
-    assert cost.synchronizations == STRIKES
-    _, silent = made(lambda node, call: "nothing")
+    world, federation = made(lambda node, call: NOTHING if call < STRIKES else None)
+    reply, expected = ask(federation), ask(world.federation)
+    np.testing.assert_array_equal(reply.train["point"], expected.train["point"])
+    assert reply.cost.synchronizations == STRIKES
+    assert reply.cost.bytes_down == STRIKES * expected.cost.bytes_down
+    _, silent = made(lambda node, call: NOTHING)
     with pytest.raises(TooFewNodesError, match=r"nodes are left \(none\)"):
         ask(silent)
     assert silent.calls == STRIKES
@@ -286,32 +383,32 @@ def test_weights_are_projected_again_when_a_node_is_dropped_or_back():
     assert float(back.sum()) == pytest.approx(1)
 
 
-def test_the_stand_in_of_nodes_without_weight_is_a_plain_mean():
-    good = {0: {"loss": np.float32(1)}, 2: {"loss": np.float32(3)}}
-    replies = stand_in(good, 3, np.array([0.0, 1.0, 0.0]))
-    np.testing.assert_allclose(replies["loss"], [1, 2, 3])
-
-
-def reply(value, size=4):
-    return {"point": np.full(size, value, np.float32), "loss": np.float32(1)}
+def reply(value, size=4, rows=1):
+    return {"point": np.full((rows, size), value, np.float32), "loss": np.ones(rows, np.float32)}
 
 
 SENT = {"point": np.ones(4, np.float32)}
 
 
+def faults_of(*replies, models=None):
+    return find_faults(INNER_SVRG_ROUND, replies, models or [1] * len(replies), SENT, 4)
+
+
 def test_numbers_that_are_finite_nowhere_are_the_methods_fault_if_all_agree():
-    nowhere = [reply(np.nan), reply(np.inf), reply(np.nan)]
-    assert find_faults("inner_svrg_round", nowhere, SENT, 4) == [None] * 3
+    assert faults_of(reply(np.nan), reply(np.inf), reply(np.nan)) == [None] * 3
 
 
 @pytest.mark.parametrize("others", [[], [None], [None, None], [reply(1, size=3)]])
 def test_one_node_alone_does_not_make_a_run_diverge(others):
     """The others were silent, or broken too: whose fault it is nobody knows."""
-    faults = find_faults("inner_svrg_round", [reply(np.nan), *others], SENT, 4)
-    assert "not finite" in faults[0]
+    assert "not finite" in faults_of(reply(np.nan), *others)[0]
 
 
 def test_a_single_reply_is_no_measure_of_itself():
-    faults = find_faults("inner_svrg_round", [reply(1e9), None], SENT, 4)
-    assert "out of all scale" in faults[0]
-    assert find_faults("inner_svrg_round", [reply(1e3), None], SENT, 4) == [None, None]
+    assert "out of all scale" in faults_of(reply(1e9), None)[0]
+    assert faults_of(reply(1e3), None) == [None, None]
+
+
+def test_a_reply_has_a_row_for_every_model_that_was_asked_for():
+    assert faults_of(reply(1, rows=2), reply(1), models=[2, 1]) == [None, None]
+    assert "shape (1, 4) instead of (2, 4)" in faults_of(reply(1), reply(1), models=[2, 1])[0]

@@ -1,12 +1,9 @@
 """A trial federation of three nodes with digits, for tests of the engine."""
 
-from functools import partial
-
 import numpy as np
 import pandas as pd
-from fedkin.training.method_settings import MethodSettings
 
-from fedkin.flower.jobs.study import flower_engine
+from fedkin.flower.jobs.study import FlowerEngines
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory
 
@@ -55,7 +52,7 @@ def settings(name, **more):
     }
 
 
-def config(case, model="logistic", steps=2, **more):
+def config(case, model="logistic", steps=2, ask_all=None, **more):
     method, parameters = CASES[case]
     values = {"learning_rate": 0.05, "period": 5, "rounds": 2} | parameters | more
     return RunConfig(
@@ -67,16 +64,17 @@ def config(case, model="logistic", steps=2, **more):
         steps=steps,
         minority_nodes=1,
         majority_nodes=2,
-        settings=MethodSettings(**{"preset": "paper"} | values),
+        ask_all=ask_all,
+        settings={"preset": "paper"} | values,
     )
 
 
-def engine(messenger):
-    return partial(flower_engine, messenger, wait=10.0)
+def engines(messenger, wait=10.0):
+    return FlowerEngines(messenger, wait)
 
 
 def outcome(parent, run):
-    """What a run has brought: its history, its models, its weights."""
+    """The result of a run: its history and its models."""
     path = RunDirectory(parent, run).path
     history = pd.read_parquet(path / "history.parquet")
     with np.load(path / "models.npz") as models:
@@ -86,7 +84,15 @@ def outcome(parent, run):
 def assert_same(flower, simulated, tolerance):
     """The same weights, parameters, losses and costs, up to rounding."""
     (history, models), (expected, expected_models) = flower, simulated
-    costs = ["step", "synchronizations", "rounds", "points", "bytes_up", "bytes_down"]
+    costs = [
+        "step",
+        "synchronizations",
+        "rounds",
+        "points",
+        "bytes_up",
+        "bytes_down",
+        "nodes_asked",
+    ]
     pd.testing.assert_frame_equal(history[costs], expected[costs])
     for column in expected.columns:
         if column.startswith("weight ") or column.endswith("_loss"):

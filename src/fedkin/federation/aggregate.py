@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.base import Request, WeightedSum, as_array, weighted_sum
-from fedkin.federation.series import Item
-from fedkin.federation.work import Beginning
+from fedkin.federation.series import Beginning, Item
 from fedkin.types import Array
 
 

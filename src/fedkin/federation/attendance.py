@@ -18,7 +18,7 @@ from fedkin.errors import FedkinError
 from fedkin.federation.aggregate import combine
 from fedkin.federation.base import Cost, Reply, Request, WeightedSum, as_array
 from fedkin.federation.checks import find_faults
-from fedkin.federation.series import SeriesBook
+from fedkin.federation.series import Beginning, SeriesBook
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
@@ -42,8 +42,8 @@ class Assignment:
     request: Request
     models: tuple[int, ...]
     """The models that the node works for, by number."""
-    begins: Mapping[str, Mapping[str, Array]]
-    """The slots that have to begin, with the vectors for it."""
+    begins: Mapping[str, Beginning]
+    """The slots that have to begin, for which of these models, and the vectors for it."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,14 @@ class AttendedFederation(ABC):
         if not isinstance(request, WeightedSum):
             return request
         weights = np.atleast_2d(np.asarray(request.weights))
-        lost = ~((weights > 0) & self.present).any(axis=1, keepdims=True)
+        counted = weights != 0
+        lost = counted.any(axis=1, keepdims=True) & ~(counted & self.present).any(
+            axis=1, keepdims=True
+        )
         if not lost.any():
             return request
         equal = self.present / np.count_nonzero(self.present)
-        filled = jnp.asarray(np.where(lost, equal, weights), weights.dtype)
+        filled = jnp.asarray(np.where(lost, equal, weights), jnp.result_type(float))
         return request.with_weights(filled if request.models is not None else filled[0])
 
     def _assign(self, requests: Mapping[str, Request]) -> dict[int, dict[str, Assignment]]:
@@ -165,26 +168,19 @@ class AttendedFederation(ABC):
         for name, request in requests.items():
             for node in np.flatnonzero(self._asked(request).any(axis=0)).tolist():
                 models = self._models_of(request, node)
-                items = [(model, node) for model in models]
-                begins = {
-                    slot.name: self.series.vectors(slot)
-                    for slot in request.task.slots
-                    if self.series.missing(slot, items).any()
-                }
+                begins = self.series.beginnings(request, [(model, node) for model in models])
                 assignments.setdefault(node, {})[name] = Assignment(request, models, begins)
         return assignments
 
     def _is_answered(self, name: str, request: Request, good: Good) -> bool:
-        """Tell whether enough good replies are there: for a sum, of a node that counts."""
+        """Tell whether a good reply is there for every model: for a sum, of a node that counts."""
         if not good:
             return False
-        needed = self._asked(request)
-        if isinstance(request, WeightedSum):
-            needed &= np.atleast_2d(np.asarray(request.weights)) > 0
+        needed = request.asked(len(self.names), ask_all=False) & self.present
         answered = np.isin(
             np.arange(len(self.names)), [node for node in good if name in good[node]]
         )
-        return bool((needed & answered).any(axis=1).all()) or not needed.any()
+        return bool(((needed & answered).any(axis=1) | ~needed.any(axis=1)).all())
 
     def _sift(
         self,

@@ -4,17 +4,27 @@ A node that was not asked when a series began (its weight was zero, or it was aw
 asked, with the vectors of that beginning. This is the center's record of it, the same for all engines.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.errors import InputError
 from fedkin.federation.base import Request, as_array
 from fedkin.federation.task import Slot
 from fedkin.types import Array
 
 Item = tuple[int, int]
 """A model and a node that works for it, by their numbers."""
+
+
+class Beginning(NamedTuple):
+    """The items of a request whose slot has to begin, and the vectors for it."""
+
+    items: np.ndarray
+    """Bools, one per item."""
+    vectors: Mapping[str, Array]
 
 
 class SeriesBook:
@@ -47,10 +57,22 @@ class SeriesBook:
         """Return the number of a slot's current series; 0 if none has begun."""
         return self._current.get(slot, 0)
 
-    def missing(self, slot: Slot, items: list[Item]) -> np.ndarray:
-        """Return which of some items have not begun the slot's current series, as bools."""
-        begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
-        return np.array([begun.get(item) != current for item in items], bool)
+    def beginnings(self, request: Request, items: Sequence[Item]) -> dict[str, Beginning]:
+        """Return the slots of a request that have to begin for some items.
+
+        Raises:
+            InputError: If no request has begun the series.
+        """
+        found: dict[str, Beginning] = {}
+        for slot in request.task.slots:
+            begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
+            missing = np.array([begun.get(item) != current for item in items], bool)
+            if missing.any():
+                vectors = self.vectors(slot)
+                if set(vectors) != set(slot.vectors):
+                    raise InputError(f"{request.task.name} was asked for before its series began")
+                found[slot.name] = Beginning(missing, vectors)
+        return found
 
     def vectors(self, slot: Slot) -> Mapping[str, Array]:
         """Return the vectors that the slot's current series began with."""

@@ -8,11 +8,11 @@ from fedkin.data.batches import stack_nodes
 from fedkin.errors import InputError
 from fedkin.federation.aggregate import Traffic, combine
 from fedkin.federation.base import Cost, Reply, Request, as_array
-from fedkin.federation.series import Item, SeriesBook
+from fedkin.federation.series import SeriesBook
 from fedkin.federation.task import Slot
-from fedkin.federation.work import Beginning, LocalWork
+from fedkin.federation.work import LocalWork
 from fedkin.models.objective import Objective
-from fedkin.types import Array, Key
+from fedkin.types import Key
 
 
 class SimulatedFederation:
@@ -62,7 +62,7 @@ class SimulatedFederation:
         for name, request in requests.items():
             asked = request.asked(nodes, ask_all=self.ask_all)
             items = [(int(model), int(node)) for model, node in np.argwhere(asked)]
-            beginnings = self._beginnings(request, items)
+            beginnings = self._series.beginnings(request, items)
             message = {name: as_array(value) for name, value in request.message.items()}
             traffic.send(request, asked, items, beginnings)
             found, counts = self._work.compute(
@@ -97,14 +97,3 @@ class SimulatedFederation:
         """Continue with what `export_state` returned."""
         self._work.import_arrays(arrays, slots)
         self._series.import_arrays(arrays)
-
-    def _beginnings(self, request: Request, items: list[Item]) -> dict[str, Beginning]:
-        found: dict[str, Beginning] = {}
-        for slot in request.task.slots:
-            missing = self._series.missing(slot, items)
-            if missing.any():
-                vectors: dict[str, Array] = dict(self._series.vectors(slot))
-                if set(vectors) != set(slot.vectors):
-                    raise InputError(f"{request.task.name} was asked for before its series began")
-                found[slot.name] = Beginning(missing, vectors)
-        return found

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ import numpy as np
 
 from fedkin.compilation import Call, compile_side_by_side
 from fedkin.data.batches import OWN_FIELDS, NodeData
-from fedkin.federation.series import Item
+from fedkin.federation.series import Beginning, Item
 from fedkin.federation.task import EVALUATIONS, Slot, Task
 from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
@@ -32,14 +32,6 @@ more nodes or larger data make more shares."""
 BYTES_AT_ONCE = 1_300_000
 """The mini-batches of the nodes that are computed together may take this much memory as floats: few
 enough for a core's cache, enough to make the cost of starting an operation small."""
-
-
-class Beginning(NamedTuple):
-    """The items of a request whose slot has to begin, and the vectors for it."""
-
-    items: np.ndarray
-    """Bools, one per item."""
-    vectors: Mapping[str, Array]
 
 
 class LocalWork:
@@ -78,6 +70,7 @@ class LocalWork:
         message: Mapping[str, Array],
         key: Key,
         beginnings: Mapping[str, Beginning],
+        models: Sequence[int] | None = None,
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Run a task for some items.
 
@@ -88,6 +81,8 @@ class LocalWork:
             message: Numbers and vectors; vectors of two axes have a row per model.
             key: Node k uses `fold_in(key, k)`.
             beginnings: For each slot that begins somewhere, where, and its vectors.
+            models: The models that the rows of vectors are for, in increasing order; None if row m is for
+                model m.
 
         Returns:
             The replies with a row per item, and the evaluations of each item.
@@ -101,9 +96,10 @@ class LocalWork:
             vectors = {n: v for slot in slots for n, v in beginnings[slot.name].vectors.items()}
             begin = partial(_run_begin, self._objective, slots)
             some = self._share_out(every[chosen])
-            calls = [self._begin_arguments(slots, share, {**message, **vectors}) for share in some]
+            needed = {**message, **vectors}
+            calls = [self._begin_arguments(slots, share, needed, models) for share in some]
             # Compiled at the same time as what follows, which takes the longest.
-            following = self._task_arguments(task, shares[0], key, message)
+            following = self._task_arguments(task, shares[0], key, message, models)
             own = task.is_fedkins_own
             compile_side_by_side(
                 [self._code(begin, calls[0], own), self._code(work, following, own)]
@@ -111,7 +107,7 @@ class LocalWork:
             begun = self._run(begin, calls, own)
             self._keep(slots, some, [contents for contents, _ in begun])
             evaluations[chosen] += self._join([count for _, count in begun], len(chosen))
-        calls = [self._task_arguments(task, share, key, message) for share in shares]
+        calls = [self._task_arguments(task, share, key, message, models) for share in shares]
         done = self._run(work, calls, task.is_fedkins_own)
         self._keep(task.slots, shares, [contents for contents, _ in done])
         replies = {
@@ -159,18 +155,27 @@ class LocalWork:
         ]
 
     def _begin_arguments(
-        self, slots: tuple[Slot, ...], share: np.ndarray, message: Mapping[str, Array]
+        self,
+        slots: tuple[Slot, ...],
+        share: np.ndarray,
+        message: Mapping[str, Array],
+        models: Sequence[int] | None,
     ) -> tuple:
         contents = {slot.name: self._slot(slot).of(share) for slot in slots}
-        return (self._data, share[:, 1], contents, *_divide(message, share))
+        return (self._data, share[:, 1], contents, *_divide(message, share, models))
 
     def _task_arguments(
-        self, task: Task, share: np.ndarray, key: Key, message: Mapping[str, Array]
+        self,
+        task: Task,
+        share: np.ndarray,
+        key: Key,
+        message: Mapping[str, Array],
+        models: Sequence[int] | None,
     ) -> tuple:
         contents = {slot.name: self._slot(slot).of(share) for slot in task.slots}
         places = share[:, 1]
         numbers = places + self._first_number
-        return (self._data, places, numbers, contents, key, *_divide(message, share))
+        return (self._data, places, numbers, contents, key, *_divide(message, share, models))
 
     def _keep(
         self, slots: Sequence[Slot], shares: list[np.ndarray], contents: list[dict[str, Any]]
@@ -291,11 +296,12 @@ def _patterns(
 
 
 def _divide(
-    message: Mapping[str, Array], share: np.ndarray
+    message: Mapping[str, Array], share: np.ndarray, models: Sequence[int] | None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Divide a message into what all items of a share get, and what has a row for each."""
+    rows = share[:, 0] if models is None else np.searchsorted(models, share[:, 0])
     common = {name: array for name, array in message.items() if array.ndim < 2}
-    own = {name: array[share[:, 0]] for name, array in message.items() if array.ndim == 2}
+    own = {name: array[rows] for name, array in message.items() if array.ndim == 2}
     return common, own
 
 

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import jax.numpy as jnp
@@ -19,25 +19,29 @@ from fedkin.federation.attendance import (
     AttendedFederation,
 )
 from fedkin.federation.base import Request, Revealed, WeightedSum, as_array
+from fedkin.federation.series import Beginning
 from fedkin.federation.task import Slot
 from fedkin.flower.messenger import Messenger, Reply
 from fedkin.flower.node import write_key
 from fedkin.flower.node_settings import DESCRIBE
 from fedkin.flower.wire import (
+    BEGIN,
     NUMBER,
     NUMBERS,
     OPTION,
     REVEALED,
+    ROWS,
     SERIES,
     SUM,
     VECTOR,
     Parcel,
     Refusal,
     Value,
+    write_models,
 )
-from fedkin.models.named import l2_factor
+from fedkin.models.named import l2_factor, takes_l2
 from fedkin.models.objective import Objective
-from fedkin.types import Key
+from fedkin.types import Array, Key
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +85,8 @@ class RunDescription:
 
         Args:
             number: The number of the node.
-            l2: The factor of ½‖θ‖² in the loss of the center's model; None if it is not fedkin's own.
+            l2: The factor of ½‖θ‖² in the loss of the center's model; None if the model has no such
+                setting.
         """
         agreed = self.preprocessing
         penalty: dict[str, Value] = {} if l2 is None else {"l2": float(l2)}
@@ -243,7 +248,9 @@ class FlowerFederation(AttendedFederation):
         """
         parcels = {node: self._parcel(own, key) for node, own in assignments.items()}
         bytes_down = {node: sent_bytes(parcel) for node, parcel in parcels.items()}
-        replies = self._exchange(parcels)
+        rows = max(len(each.models) for own in assignments.values() for each in own.values())
+        largest = rows * self.objective.size
+        replies = self._exchange(parcels, largest)
         late = [node for node in assignments if replies[node].refusal == Refusal.NOT_BEGUN]
         if late:
             names = ", ".join(self.names[node] for node in late)
@@ -258,7 +265,7 @@ class FlowerFederation(AttendedFederation):
                 )
                 for node in late
             }
-            replies |= self._exchange(again)
+            replies |= self._exchange(again, largest)
             for node, parcel in again.items():
                 bytes_down[node] += sent_bytes(parcel)
         self._not_joined |= {
@@ -307,7 +314,7 @@ class FlowerFederation(AttendedFederation):
         """Return the nodes whose tables have not changed."""
         request = Parcel({"kind": DESCRIBE})
         unchanged = []
-        for node, reply in self._exchange(dict.fromkeys(nodes, request), patience).items():
+        for node, reply in self._exchange(dict.fromkeys(nodes, request), 0, patience).items():
             found = _read_description(self._address(node), reply)
             if isinstance(found, str):
                 continue  # it does not answer: it is asked again at the next step
@@ -327,11 +334,16 @@ class FlowerFederation(AttendedFederation):
         np.logical_and(self.present, np.asarray(arrays["present"]), out=self.present)
 
     def _from_the_beginning(self, assignment: Assignment) -> Assignment:
-        begins = {slot.name: self.series.vectors(slot) for slot in assignment.request.task.slots}
+        every = np.ones(len(assignment.models), bool)
+        begins = {
+            slot.name: Beginning(every, self.series.vectors(slot))
+            for slot in assignment.request.task.slots
+        }
         return replace(assignment, begins=begins)
 
     def _parcel(self, assignments: Mapping[str, Assignment], key: Key) -> Parcel:
         """Put the requests to one node into one message; an array that several share is sent once."""
+        arrays = _SharedArrays()
         values: dict[str, Value] = {
             "kind": "exchange",
             "attempt": self._run.attempt,
@@ -339,41 +351,35 @@ class FlowerFederation(AttendedFederation):
             "key": write_key(key),
             "requests": ",".join(assignments),
         }
-        vectors: dict[str, np.ndarray] = {}
-        places: dict[tuple[int, tuple[int, ...]], str] = {}
         for name, own in assignments.items():
             request, task = own.request, own.request.task
             has_models = request.models is not None
             values |= {
                 f"{name}.task": task.name,
                 f"{name}.form": _form(request),
-                f"{name}.models": ",".join(map(str, own.models)) if has_models else "",
-                f"{name}.begin": ",".join(own.begins),
+                f"{name}.models": write_models(own.models) if has_models else "",
             }
             values |= {f"{name}.{OPTION}{key}": value for key, value in request.options.items()}
             for slot in task.slots:
                 values[f"{name}.{SERIES}{slot.name}"] = self.series.number(slot.name)
             for number in task.numbers:
                 values[f"{name}.{NUMBER}{number}"] = float(as_array(request.message[number]))
-            begin_vectors = {key: v for begin in own.begins.values() for key, v in begin.items()}
-            sent = {key: request.message[key] for key in task.vectors} | begin_vectors
-            for label, vector in sent.items():
-                place = places.setdefault((id(vector), own.models), str(len(places)))
-                rows = np.asarray(as_array(vector))
-                vectors[place] = rows[list(own.models)] if has_models else rows
+            for label in task.vectors:
+                place = arrays.add(request.message[label], own.models)
                 values[f"{name}.{VECTOR}{label}"] = place
-        return Parcel(values, vectors)
+            for slot, beginning in own.begins.items():
+                models = np.array(own.models)[beginning.items].tolist()
+                values[f"{name}.{BEGIN}{slot}"] = write_models(models) if has_models else ""
+                for label, vector in beginning.vectors.items():
+                    values[f"{name}.{VECTOR}{label}"] = arrays.add(vector, models)
+        return Parcel(values | arrays.values(), arrays.vectors())
 
     def _exchange(
-        self, requests: Mapping[int, Parcel], patience: float | None = None
+        self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
     ) -> dict[int, Reply]:
-        """Exchange messages, by the nodes' numbers in this run."""
+        """Exchange messages, by the nodes' numbers in this run. See `Messenger.exchange`."""
         addresses = {node: self._address(node) for node in requests}
         by_address = {addresses[node]: parcel for node, parcel in requests.items()}
-        rows = (
-            len(v) for parcel in requests.values() for v in parcel.vectors.values() if v.ndim == 2
-        )
-        largest = self.objective.size * max(rows, default=1)
         replies = self._messenger.exchange(by_address, largest, patience)
         return {node: replies[addresses[node]] for node in requests}
 
@@ -384,10 +390,10 @@ class FlowerFederation(AttendedFederation):
 
     def _join(self, nodes: Sequence[int], patience: float) -> dict[int, "int | JoinRefusal | None"]:
         """Ask nodes to join; return the number of mini-batches of each, or None if it does not answer."""
-        l2 = l2_factor(self.objective.model)
+        l2 = l2_factor(self.objective.model) if takes_l2(self._run.model) else None
         requests = {node: self._run.request(node, l2) for node in nodes}
         outcomes: dict[int, int | JoinRefusal | None] = {}
-        for node, reply in self._exchange(requests, patience).items():
+        for node, reply in self._exchange(requests, 0, patience).items():
             values = {} if reply.parcel is None else reply.parcel.values
             size, batches = values.get("size"), values.get("batches")
             if reply.silent:
@@ -405,6 +411,37 @@ class FlowerFederation(AttendedFederation):
                 outcomes[node] = batches
                 self._not_joined.discard(node)
         return outcomes
+
+
+class _SharedArrays:
+    """The arrays of one message: each once, with the rows of all models that some request needs."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, tuple[str, Array | float, set[int]]] = {}
+
+    def add(self, vector: Array | float, models: Collection[int]) -> str:
+        """Add an array, or more rows of it; return what it is called in the message."""
+        place, _, rows = self._arrays.setdefault(
+            id(vector), (str(len(self._arrays)), vector, set())
+        )
+        rows.update(models)
+        return place
+
+    def values(self) -> dict[str, Value]:
+        """Return which models the rows of arrays are for, where there is an axis of models."""
+        return {
+            ROWS + place: write_models(sorted(rows))
+            for place, vector, rows in self._arrays.values()
+            if np.ndim(vector) == 2
+        }
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return the arrays."""
+        found = {}
+        for place, vector, rows in self._arrays.values():
+            array = np.asarray(as_array(vector))
+            found[place] = array[sorted(rows)] if array.ndim == 2 else array
+        return found
 
 
 def _form(request: Request) -> str:

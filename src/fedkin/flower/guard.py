@@ -14,26 +14,26 @@ import numpy as np
 
 from fedkin.federation.task import Task
 from fedkin.flower.wire import (
+    BEGIN,
     FORMS,
     NUMBER,
     NUMBERS,
     OPTION,
     REVEALED,
+    ROWS,
     SERIES,
     VECTOR,
     Parcel,
     Refusal,
     RefusedError,
     Value,
+    read_models,
     read_names,
 )
 from fedkin.methods.registry import known_tasks
 
 MOST_REQUESTS = 16
 """The largest number of requests in one exchange."""
-
-MOST_MODELS = 10_000
-"""The largest number of models that one request may be about."""
 
 
 def remote_tasks() -> dict[str, Task]:
@@ -52,12 +52,13 @@ class CheckedRequest:
     """The models to work for, by number."""
     has_models: bool
     """Whether vectors have an axis of models."""
-    begins: tuple[str, ...]
-    """The slots that begin a series."""
+    begins: Mapping[str, tuple[int, ...]]
+    """The slots that begin a series, and for which models."""
     series: Mapping[str, int]
     """The number of the series that each slot has to belong to."""
     message: Mapping[str, np.ndarray]
-    """Vectors, those of the beginning included, and numbers."""
+    """Vectors and numbers. Vectors of two axes have a row per model; those that only the beginning reads
+    are zero for models that do not begin."""
     options: Mapping[str, Any]
 
 
@@ -72,7 +73,7 @@ def check_exchange(
     """Check an exchange.
 
     Args:
-        values: The values of the requests: `requests`, and `NAME.…` for each.
+        values: The values of the requests: `requests`, `NAME.…` for each, and the rows of arrays.
         parcel: The exchange, for its vectors.
         size: The number d of the model's parameters.
         allowed: The tasks that the node's owner allows.
@@ -84,47 +85,106 @@ def check_exchange(
             Refusal.INVALID, f"an exchange has 1 to {MOST_REQUESTS} requests of different names"
         )
     own = {name: _with_prefix(values, f"{name}.") for name in names}
+    rows = _with_prefix(values, ROWS)
     known = {"requests", *(f"{name}.{key}" for name, keys in own.items() for key in keys)}
+    known |= {ROWS + place for place in rows if place in parcel.vectors}
     if unknown := set(values) - known:
         raise RefusedError(Refusal.INVALID, f"an exchange has no {min(unknown)[:50]!r}")
-    used: set[str] = set()
-    checked = [
-        _check_request(name, own[name], parcel, size, allowed, used, reveal=reveal)
-        for name in names
-    ]
-    if unused := set(parcel.vectors) - used:
+    arrays = {
+        place: _SentArray.check(place, array, size, rows.get(place))
+        for place, array in parcel.vectors.items()
+    }
+    checked = [_check_request(name, own[name], arrays, allowed, reveal=reveal) for name in names]
+    used = [place for values in own.values() for place in _with_prefix(values, VECTOR).values()]
+    if unused := {place for place in arrays if place not in used}:
         raise RefusedError(Refusal.INVALID, f"no request uses the vector {min(unused)[:50]!r}")
     return checked
+
+
+@dataclass(frozen=True)
+class _SentArray:
+    """A vector, or one for each of some models."""
+
+    array: np.ndarray
+    models: tuple[int, ...] | None
+    """The models that the rows are for; None if the array is one vector."""
+
+    @classmethod
+    def check(cls, place: str, array: np.ndarray, size: int, written: Value | None) -> "_SentArray":
+        models = None if written is None else read_models(written)
+        shape = (size,) if models is None else (len(models), size)
+        if array.shape != shape or array.dtype != jnp.result_type(float):
+            raise RefusedError(
+                Refusal.INVALID,
+                f"the vector {place[:50]!r} is of type {array.dtype} and shape {array.shape}: expected "
+                f"the shape {shape} and the type {jnp.result_type(float)}",
+            )
+        if not np.isfinite(array).all():
+            raise RefusedError(
+                Refusal.INVALID, f"the vector {place[:50]!r} holds numbers that are not finite"
+            )
+        return cls(array, models)
+
+    def rows(
+        self,
+        name: str,
+        models: tuple[int, ...] | None,
+        needed: Collection[int],
+        *,
+        common: bool,
+    ) -> np.ndarray:
+        """Return the vector, or a row for each of some models; those that are not needed are zero.
+
+        Args:
+            name: What a request calls the vector.
+            models: The models of the request; None if it has no axis of models.
+            needed: Those whose vectors the request needs.
+            common: Whether one vector may be for all models.
+        """
+        if self.models is None and (models is None or common):
+            return self.array
+        if self.models is None or models is None or not set(needed) <= set(self.models):
+            raise RefusedError(
+                Refusal.INVALID, f"{name[:50]!r} is not for the same models as the request"
+            )
+        found = np.zeros((len(models), self.array.shape[1]), self.array.dtype)
+        for row, model in enumerate(models):
+            if model in needed:
+                found[row] = self.array[self.models.index(model)]
+        return found
 
 
 def _check_request(
     name: str,
     values: Mapping[str, Value],
-    parcel: Parcel,
-    size: int,
+    arrays: Mapping[str, _SentArray],
     allowed: Collection[str],
-    used: set[str],
     *,
     reveal: bool,
 ) -> CheckedRequest:
     task = _task(values.get("task"), allowed)
     _check_form(task, values.get("form"), reveal=reveal)
-    models = _models(values.get("models"))
-    begins = read_names(values.get("begin"))
+    models = read_models(values.get("models")) or None
     slots = {slot.name: slot for slot in task.slots}
-    if not set(begins) <= set(slots):
-        raise RefusedError(Refusal.INVALID, f"{task.name} cannot begin {begins[:9]!r}")
-    begin_vectors = {vector for slot in begins for vector in slots[slot].vectors}
+    begins = {
+        slot: _beginning(task, slot, written, models)
+        for slot, written in _with_prefix(values, BEGIN).items()
+    }
+    needed: dict[str, set[int]] = {vector: set(models or ()) for vector in task.vectors}
+    for slot, own in begins.items():
+        for vector in slots[slot].vectors:
+            needed.setdefault(vector, set()).update(own)
     vectors = _with_prefix(values, VECTOR)
     numbers = _with_prefix(values, NUMBER)
     options = _with_prefix(values, OPTION)
     series = _with_prefix(values, SERIES)
-    _same_names("vectors", task, vectors, {*task.vectors, *begin_vectors})
+    _same_names("vectors", task, vectors, needed)
     _same_names("numbers", task, numbers, task.numbers)
     _same_names("options", task, options, task.options)
     _same_names("series", task, series, slots)
-    known = {"task", "form", "models", "begin"}
+    known = {"task", "form", "models"}
     for prefix, group in (
+        (BEGIN, begins),
         (VECTOR, vectors),
         (NUMBER, numbers),
         (OPTION, options),
@@ -133,13 +193,12 @@ def _check_request(
         known |= {prefix + each for each in group}
     if unknown := set(values) - known:
         raise RefusedError(Refusal.INVALID, f"{task.name} has no {min(unknown)[:50]!r}")
-    shape = (size,) if models is None else (len(models), size)
     message: dict[str, np.ndarray] = {}
     for each, place in vectors.items():
-        if not isinstance(place, str) or place not in parcel.vectors:
+        if not isinstance(place, str) or place not in arrays:
             raise RefusedError(Refusal.INVALID, f"the vector {each[:50]!r} is missing")
-        message[each] = _vector(each, parcel.vectors[place], shape)
-        used.add(place)
+        # A task without vectors of its own may begin for all models alike.
+        message[each] = arrays[place].rows(each, models, needed[each], common=not task.vectors)
     for each, (least, largest) in task.numbers.items():
         message[each] = _number(each, numbers[each], least, largest)
     return CheckedRequest(
@@ -177,14 +236,20 @@ def _check_form(task: Task, form: Value | None, *, reveal: bool) -> None:
         )
 
 
-def _models(written: Value | None) -> tuple[int, ...] | None:
-    names = read_names(written)
-    if not names:
-        return None
-    numbers = tuple(int(each) for each in names if each.isdecimal() and len(each) < 10)
-    if len(set(numbers)) < len(names) or len(names) > MOST_MODELS:
-        raise RefusedError(Refusal.INVALID, "models must be different whole numbers")
-    return numbers
+def _beginning(
+    task: Task, slot: str, written: Value, models: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Return the models for which a slot begins: some of those of the request."""
+    if slot not in [own.name for own in task.slots]:
+        raise RefusedError(Refusal.INVALID, f"{task.name} cannot begin {slot[:50]!r}")
+    own = read_models(written)
+    if models is None and not own:
+        return (0,)
+    if not own or not set(own) <= set(models or ()):
+        raise RefusedError(
+            Refusal.INVALID, f"{slot} begins for some of the models of the request, not for others"
+        )
+    return own
 
 
 def _with_prefix(values: Mapping[str, Value], prefix: str) -> dict[str, Value]:
@@ -198,18 +263,6 @@ def _same_names(what: str, task: Task, given: Collection[str], expected: Collect
             f"{task.name} needs the {what} {sorted(expected)}, got "
             f"{[name[:50] for name in sorted(given)][:9]}",
         )
-
-
-def _vector(name: str, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if array.shape != shape or array.dtype != jnp.result_type(float):
-        raise RefusedError(
-            Refusal.INVALID,
-            f"{name} is of type {array.dtype} and shape {array.shape}: expected the shape {shape} and the "
-            f"type {jnp.result_type(float)}",
-        )
-    if not np.isfinite(array).all():
-        raise RefusedError(Refusal.INVALID, f"{name} holds numbers that are not finite")
-    return array
 
 
 def _number(name: str, value: Value, least: float, largest: float) -> np.ndarray:

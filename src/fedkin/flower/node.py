@@ -22,8 +22,9 @@ from fedkin.compilation import keep_compiled_code
 from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import FedkinError, InputError
+from fedkin.federation.series import Beginning
 from fedkin.federation.task import slots_of
-from fedkin.federation.work import Beginning, LocalWork
+from fedkin.federation.work import LocalWork
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
@@ -31,7 +32,8 @@ from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
 from fedkin.flower.node_settings import DESCRIBE, NodeSettings, node_settings
 from fedkin.flower.wire import NUMBER, Parcel, Refusal, RefusedError, Value
 from fedkin.methods.registry import known_tasks
-from fedkin.models.named import MODELS, named_model
+from fedkin.models.base import Model
+from fedkin.models.named import MODELS, named_model, takes_l2
 from fedkin.models.objective import Objective
 
 logger = logging.getLogger(__name__)
@@ -54,8 +56,8 @@ JOIN_VALUES: Mapping[str, type] = {
     "l2": float,
     "preprocessing": str,
 }
-"""The values of a request to join a run, in addition to its kind. Models that are not fedkin's own have no
-`l2`."""
+"""The values of a request to join a run, in addition to its kind. `l2` is there for fedkin's own models, and
+for no others."""
 
 
 def answer(message: Message, context: Context) -> Message:
@@ -130,8 +132,16 @@ def _join(settings: NodeSettings, values: dict[str, Value], context: Context) ->
 
 def _check_model(settings: NodeSettings, request: Mapping[str, Any]) -> None:
     """Refuse a model that is not known here: no message can make a node import anything."""
-    if request["model"] not in (*MODELS.names(), *settings.models):
-        raise RefusedError(Refusal.INVALID, "there is no such model")
+    name = request["model"]
+    if name not in (*MODELS.names(), *settings.models):
+        raise RefusedError(
+            Refusal.INVALID, f"there is no model {name[:50]!r} on this node (models)"
+        )
+    if ("l2" in request) != takes_l2(name):
+        raise RefusedError(
+            Refusal.INVALID,
+            "l2 is a setting of fedkin's own models, which need it, and of no others",
+        )
 
 
 def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
@@ -178,7 +188,10 @@ def _do_exchange(
     try:
         own.work.import_arrays(remembered.arrays, slots)
     except (KeyError, ValueError) as error:
-        raise RefusedError(Refusal.NOT_BEGUN, "what this node remembers does not fit") from error
+        # It may be of another version, or of data that have changed since then.
+        logger.warning("what this node remembers does not fit, and is forgotten: %s", error)
+        remembered = SlotMemory()
+        own.work.import_arrays({}, slots)
     series = dict(remembered.series)
     begun: set[str] = set()
     answers: dict[str, Value] = {}
@@ -189,9 +202,10 @@ def _do_exchange(
             request.task,
             request.options,
             [(model, 0) for model in request.models],
-            _placed(request),
+            {name: jnp.asarray(array) for name, array in request.message.items()},
             key,
             _beginnings(request, series, begun),
+            models=request.models,
         )
         evaluations += int(count.sum())
         for name, array in replies.items():
@@ -208,18 +222,6 @@ def _do_exchange(
     return Parcel({"evaluations": evaluations, **answers}, vectors)
 
 
-def _placed(request: CheckedRequest) -> dict[str, jax.Array]:
-    """Put the rows of vectors where the models' numbers say."""
-    message: dict[str, jax.Array] = {}
-    for name, array in request.message.items():
-        if array.ndim == 2:
-            rows = np.zeros((max(request.models) + 1, array.shape[1]), array.dtype)
-            rows[list(request.models)] = array
-            array = rows
-        message[name] = jnp.asarray(array)
-    return message
-
-
 def _beginnings(
     request: CheckedRequest, series: dict[str, int], begun: set[str]
 ) -> dict[str, Beginning]:
@@ -230,21 +232,28 @@ def _beginnings(
         series: The series of each slot and model; it is changed.
         begun: What earlier requests of the same exchange have begun; it is changed.
     """
-    message = _placed(request)
     found: dict[str, Beginning] = {}
     for slot in request.task.slots:
         places = [f"{slot.name}/{model}" for model in request.models]
+        beginning = request.begins.get(slot.name, ())
+        items = np.array(
+            [
+                model in beginning and place not in begun
+                for model, place in zip(request.models, places, strict=True)
+            ],
+            bool,
+        )
         number = request.series[slot.name]
-        if slot.name in request.begins:
-            items = np.array([place not in begun for place in places], bool)
-            begun.update(places)
-            series.update(dict.fromkeys(places, number))
-            if items.any():
-                found[slot.name] = Beginning(items, {name: message[name] for name in slot.vectors})
-        elif any(series.get(place) != number for place in places):
+        for model in beginning:
+            begun.add(f"{slot.name}/{model}")
+            series[f"{slot.name}/{model}"] = number
+        if any(series.get(place) != number for place in places):
             raise RefusedError(
                 Refusal.NOT_BEGUN, f"this node missed the beginning of {request.task.name}"
             )
+        if items.any():
+            vectors = {name: jnp.asarray(request.message[name]) for name in slot.vectors}
+            found[slot.name] = Beginning(items, vectors)
     return found
 
 
@@ -271,13 +280,7 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
         points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
         _check_points(settings, len(points.labels))
         _check_batches(settings, len(points.labels), joined["batch-size"])
-        model = named_model(
-            joined["model"],
-            joined["task"],
-            joined["classes"],
-            points.inputs.shape[1:],
-            joined.get("l2"),
-        )
+        model = _make_model(joined, points.inputs.shape[1:])
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
         objective = Objective.create(model, prepared[:2])
         if objective.size > LARGEST_MODEL:
@@ -293,6 +296,14 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
         work = LocalWork(objective, data, first_number=number)
         _PREPARED[known] = _OwnNode(objective, data, work)
     return _PREPARED[known]
+
+
+def _make_model(joined: Mapping[str, Any], point_shape: tuple[int, ...]) -> Model:
+    settings = (joined["model"], joined["task"], joined["classes"])
+    try:
+        return named_model(*settings, point_shape, joined.get("l2"))
+    except InputError as error:
+        raise RefusedError(Refusal.INVALID, f"the model does not suit this node: {error}") from None
 
 
 def _preprocessing(text: str) -> Preprocessing | None:

@@ -76,7 +76,7 @@ class NodeMemory:
 
 
 class Snapshots:
-    """Lasting slots on the node's disk: after the last message, and at the end of the previous step.
+    """Lasting slots on the node's disk: after the last message, and before the step of that message.
 
     A run resumes from the end of an outer step. If the node has not been asked since then, that is its
     latest state; otherwise it is the state that was set aside when the next step began.
@@ -113,12 +113,15 @@ class Snapshots:
             logger.warning("cannot keep the node's state in %s: %s", self._directory, error)
 
     def load(self, step: int) -> SlotMemory | None:
-        """Return the lasting slots as they were before a step; None if they are not known."""
+        """Return the lasting slots as they were before a step; None if they are not known.
+
+        They may be of an earlier step than the last: a node whose weight is zero is not asked.
+        """
         for path in () if self._directory is None else self._places(self._directory):
             try:
                 with np.load(path, allow_pickle=False) as archive:
                     arrays = {name: archive[name] for name in archive.files}
-                if int(arrays.pop("step")) != step - 1:
+                if int(arrays.pop("step")) >= step:
                     continue
             except FileNotFoundError:
                 continue

@@ -2,7 +2,8 @@
 
 The message of an exchange holds several requests. `requests` has their names, and what belongs to the request
 `train` is called `train.task`, `train.number.learning_rate`, and so on. An array that several requests
-share is sent once: `train.vector.point` names the array.
+share is sent once: `train.vector.point` names the array. Where vectors have an axis of models, the array has
+a row for each model that the node works for, and `rows-of.NAME` has their numbers.
 
 A request is a `ConfigRecord` named `request`, with all numbers and texts, and an `ArrayRecord` named
 `vectors`. An answer is the same, with `answer` in place of `request`. An error is Flower's own `Error`,
@@ -11,7 +12,7 @@ ever executed.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from io import BytesIO
@@ -23,8 +24,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 FORMAT = 2
 """The version of the format; a message of another version is refused."""
 
-NUMBER, OPTION, VECTOR, SERIES = "number.", "option.", "vector.", "series."
-"""The prefixes of what belongs to a request: numbers, options, vectors, the series of its slots."""
+NUMBER, OPTION, VECTOR, SERIES, BEGIN = "number.", "option.", "vector.", "series.", "begin."
+"""The prefixes of what belongs to a request: numbers, options, vectors, the series of its slots, and the
+models for which a slot begins."""
+
+ROWS = "rows-of."
+"""The prefix of the models that the rows of an array are for. No request can have this name."""
 
 SUM, NUMBERS, REVEALED = FORMS = ("sum", "numbers", "revealed")
 """What the center makes of the replies: weighted sums, single numbers, or single nodes' vectors."""
@@ -35,8 +40,8 @@ MESSAGE_TYPE = "train"
 LARGEST_TEXT = 1_000_000
 """The largest number of characters of a text; no summary of a table is longer."""
 
-MOST_NUMBERS = 10_000
-"""The largest number of entries in a list."""
+MOST_MODELS = 10_000
+"""The largest number of models that one request may be about, and of entries in a list: a number for each."""
 
 Value = str | int | float | bool | list[float]
 """What a request or an answer may hold in addition to vectors."""
@@ -82,6 +87,22 @@ def read_names(written: Value | None) -> tuple[str, ...]:
     return tuple(written.split(",")) if written else ()
 
 
+def write_models(models: Collection[int]) -> str:
+    """Write the numbers of models."""
+    return ",".join(map(str, models))
+
+
+def read_models(written: Value | None) -> tuple[int, ...]:
+    """Read the numbers of models, which are in order."""
+    names = read_names(written)
+    numbers = tuple(int(each) for each in names if each.isdecimal() and len(each) < 10)
+    if len(numbers) < len(names) or list(numbers) != sorted(set(numbers)):
+        raise RefusedError(Refusal.INVALID, "models must be whole numbers in increasing order")
+    if len(numbers) > MOST_MODELS:
+        raise RefusedError(Refusal.INVALID, f"at most {MOST_MODELS} models in one request")
+    return numbers
+
+
 def pack(kind: str, parcel: Parcel) -> RecordDict:
     """Put a parcel into records; `kind` is `request` or `answer`."""
     values: dict[str, Any] = {"format": FORMAT, **parcel.values}
@@ -116,7 +137,7 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
     values: dict[str, Value] = {}
     for name, value in record.items():
         if isinstance(value, list):
-            if len(value) > MOST_NUMBERS or not all(type(each) is float for each in value):
+            if len(value) > MOST_MODELS or not all(type(each) is float for each in value):
                 raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is not a list of numbers")
         elif not isinstance(value, (str, int, float, bool)):
             raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is neither a number nor a text")

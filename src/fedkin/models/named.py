@@ -79,6 +79,15 @@ def model_for(task: LearningTask, model: TableModel | None) -> TableModel:
     return model or "logistic"
 
 
+def takes_l2(name: str) -> bool:
+    """Return whether `l2` is a setting of a named model: of fedkin's own, but not of any other.
+
+    >>> takes_l2("mlp")
+    True
+    """
+    return isinstance(MODELS.get(name), _OwnModel)
+
+
 def l2_factor(model: Model) -> float | None:
     """Return the factor of ½‖θ‖² in the loss of one of fedkin's own models; None for any other."""
     if isinstance(model, CNN | Logistic | MLP | Ridge) and type(model) in BUILT_IN_MODELS:
