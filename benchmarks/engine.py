@@ -15,9 +15,11 @@ from fedkin.federation.base import PerNode, Revealed
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import Task
-from fedkin.methods.bilevel.hypergradient import LocalSvrgSolver, solve_by_svrg
+from fedkin.methods.bilevel.hypergradient import AdjointSystem
 from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, SLOPE
 from fedkin.methods.bilevel.outer import Differentiation, ProximalBilevel
+from fedkin.methods.bilevel.solvers import LocalSvrgSolver
+from fedkin.methods.bilevel.solvers.local_svrg import solve_by_svrg
 from fedkin.methods.ditto.node import DITTO_PERSONAL_ROUND, DITTO_SHARED_ROUND
 from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
@@ -113,7 +115,8 @@ class FedkinEngine:
         solution = solve_inner(federation, weights, theta, key, inner)
         target = self.validation_gradient(solution.point)
         start = jnp.zeros_like(target)
-        found, _ = solve_by_svrg(federation, weights, solution.point, target, start, key, adjoint)
+        system = AdjointSystem(federation, weights, solution.point, target, key)
+        found, _ = solve_by_svrg(system, start, adjoint)
         assert found is not None, "the solve for h diverged"
         reply = federation.exchange(slopes=PerNode(SLOPE, {"vector": found}), key=key)
         return np.asarray(reply.slopes["slope"])

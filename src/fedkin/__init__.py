@@ -2,14 +2,9 @@
 
 from fedkin.errors import DivergedError, FedkinError, InputError
 from fedkin.methods.base import Method
-from fedkin.methods.bilevel.hypergradient import (
-    AdjointSolver,
-    ConjugateGradients,
-    LocalSvrgSolver,
-    NeumannSeries,
-    register_solver,
-)
+from fedkin.methods.bilevel.hypergradient import AdjointSolver, register_solver
 from fedkin.methods.bilevel.method import Bilevel
+from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver, NeumannSeries
 from fedkin.methods.bilevel.theory import TheoryBilevel
 from fedkin.methods.ditto.center import Ditto
 from fedkin.methods.fedavg import FedAvg

@@ -13,9 +13,9 @@ from fedkin.errors import DivergedError
 from fedkin.federation.attendance import STRIKES, TooFewNodesError
 from fedkin.federation.base import PerNode, WeightedSum
 from fedkin.federation.checks import find_faults
-from fedkin.methods.bilevel.hypergradient import ConjugateGradients
 from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.bilevel.outer import Differentiation, ProximalBilevel
+from fedkin.methods.bilevel.solvers import ConjugateGradients
 from fedkin.methods.fedavg import FedAvgAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND

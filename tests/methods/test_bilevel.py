@@ -5,13 +5,13 @@ import pytest
 from scipy.optimize import minimize
 
 from federations import problem
-from fedkin.methods.bilevel.hypergradient import ConjugateGradients
 from fedkin.methods.bilevel.outer import (
     AcceleratedBilevel,
     AdaptiveBilevel,
     Differentiation,
     ProximalBilevel,
 )
+from fedkin.methods.bilevel.solvers import ConjugateGradients
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.models.linear import Ridge
 from fedkin.training.runner import Budget, begin, run

@@ -6,11 +6,8 @@ from scipy.optimize import minimize
 
 import fedkin
 from federations import classification_nodes, problem, regression_nodes
-from fedkin.methods.bilevel.hypergradient import (
-    ConjugateGradients,
-    LocalSvrgSolver,
-    NeumannSeries,
-)
+from fedkin.methods.bilevel.hypergradient import AdjointSystem
+from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver, NeumannSeries
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.models.linear import Logistic, Ridge
 
@@ -30,6 +27,10 @@ MODELS = {
     "ridge": lambda: problem(Ridge(l2=0.3), *regression_nodes(SIZES)),
     "logistic": lambda: problem(Logistic(classes=3, l2=0.3), *classification_nodes(SIZES)),
 }
+
+
+def system_of(made, theta, target):
+    return AdjointSystem(made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0))
 
 
 class Exact:
@@ -83,7 +84,7 @@ def test_every_solver_gives_the_exact_implicit_gradient_and_that_the_finite_diff
     loss, target = made.center.loss_and_gradient(theta)
     assert loss == pytest.approx(float(exact.outer(theta)), rel=1e-12)
     for name, solve in EXACT_SOLVERS.items():
-        found = solve(made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0))
+        found = solve(system_of(made, theta, target))
         error = np.linalg.norm(found.gradient - truth) / np.linalg.norm(truth)
         assert error < 1e-6, name
         assert found.warnings == ()
@@ -99,7 +100,7 @@ def test_one_synchronization_per_product_and_none_for_the_slopes():
     theta = jnp.zeros(made.objective.size)
     target = made.center.loss_and_gradient(theta)[1]
     solve = ConjugateGradients(damping=0.1, iterations=3, tolerance=1e-30)
-    found = solve(made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0))
+    found = solve(system_of(made, theta, target))
     size, nodes, number = made.objective.size, 3, 8
     assert found.cost.synchronizations == 3 == found.diagnostics["adjoint_products"]
     assert found.cost.bytes_down == nodes * number * (size + 3 * size)  # theta once, three vectors
@@ -116,7 +117,7 @@ def test_a_diverging_solve_is_noticed_reported_and_repeated_with_smaller_steps()
     theta = jnp.asarray(exact.solve(WEIGHTS))
     target = made.center.loss_and_gradient(theta)[1]
     solve = LocalSvrgSolver(training=LocalSvrg(50.0, period=5, rounds=400, refresh_probability=0.2))
-    found = solve(made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0))
+    found = solve(system_of(made, theta, target))
     assert found.diagnostics["adjoint_retries"] >= 3
     assert found.rate_factor == 0.5 ** found.diagnostics["adjoint_retries"]
     assert "diverged with γ_h = 50" in found.warnings[0]
@@ -124,14 +125,7 @@ def test_a_diverging_solve_is_noticed_reported_and_repeated_with_smaller_steps()
     truth = exact.hypergradient(WEIGHTS)
     error = np.linalg.norm(found.gradient - truth) / np.linalg.norm(truth)
     assert error < 0.2  # local steps leave a floor; what matters is that it is of use
-    again = solve(
-        made.federation,
-        jnp.asarray(WEIGHTS),
-        theta,
-        target,
-        jax.random.key(0),
-        rate_factor=found.rate_factor,
-    )
+    again = solve(system_of(made, theta, target), rate_factor=found.rate_factor)
     assert again.warnings == ()
     assert again.diagnostics["adjoint_retries"] == 0
 
@@ -142,10 +136,4 @@ def test_a_solve_that_no_step_size_saves_ends_with_an_error():
     theta = jnp.zeros(made.objective.size)
     solve = LocalSvrgSolver(training=LocalSvrg(0.1, period=2, rounds=2))
     with pytest.raises(fedkin.DivergedError, match="γ_h"):
-        solve(
-            made.federation,
-            jnp.asarray(WEIGHTS),
-            theta,
-            jnp.full(theta.shape, jnp.nan),
-            jax.random.key(0),
-        )
+        solve(system_of(made, theta, jnp.full(theta.shape, jnp.nan)))

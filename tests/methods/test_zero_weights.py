@@ -10,12 +10,9 @@ from federations import classification_nodes, problem
 from fedkin.compilation import COMPILED
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
-from fedkin.methods.bilevel.hypergradient import (
-    ConjugateGradients,
-    LocalSvrgSolver,
-    NeumannSeries,
-)
+from fedkin.methods.bilevel.hypergradient import AdjointSystem
 from fedkin.methods.bilevel.method import Bilevel
+from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver, NeumannSeries
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.models.linear import Logistic
 from fedkin.training.problem import Problem, simulation
@@ -43,7 +40,11 @@ def test_hypergradients_are_those_of_asking_all(name):
         theta = jnp.linspace(-1, 1, made.objective.size)
         target = made.center.loss_and_gradient(theta)[1]
         found.append(
-            SOLVERS[name](made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0))
+            SOLVERS[name](
+                AdjointSystem(
+                    made.federation, jnp.asarray(WEIGHTS), theta, target, jax.random.key(0)
+                )
+            )
         )
     some, everyone = found
     assert np.isfinite(some.gradient).all()

@@ -8,12 +8,7 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.methods.base import Algorithm, PresetName
-from fedkin.methods.bilevel.hypergradient import (
-    SOLVERS,
-    AdjointSolver,
-    ConjugateGradients,
-    LocalSvrgSolver,
-)
+from fedkin.methods.bilevel.hypergradient import SOLVERS, AdjointSolver
 from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.bilevel.outer import (
     AcceleratedBilevel,
@@ -21,6 +16,7 @@ from fedkin.methods.bilevel.outer import (
     Differentiation,
     ProximalBilevel,
 )
+from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.local_svrg.training import SvrgMethod, paper_rounds
 from fedkin.methods.settings import choice, flag, positive, share

@@ -10,7 +10,7 @@ import numpy as np
 from fedkin.federation.base import Federation
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info
-from fedkin.methods.bilevel.hypergradient import AdjointSolver, Hypergradient
+from fedkin.methods.bilevel.hypergradient import AdjointSolver, AdjointSystem, Hypergradient
 from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution, solve_inner
 from fedkin.methods.weights import project_weights, readmit
 from fedkin.numerics.simplex import project_capped_simplex
@@ -78,11 +78,7 @@ class Differentiation:
     ) -> Hypergradient:
         """Return the gradient of F at these weights, whose model is θ; `target` is ∇L_0(θ)."""
         return self.solver(
-            federation,
-            node_weights,
-            theta,
-            target,
-            key,
+            AdjointSystem(federation, node_weights, theta, target, key),
             start=state.adjoint if self.warm_start_adjoint and state.iteration > 0 else None,
             rate_factor=state.rate_factor,
         )

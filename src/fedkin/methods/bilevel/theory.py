@@ -8,7 +8,6 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation, PerNode
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info, Keep, Method
-from fedkin.methods.bilevel.hypergradient import LocalSvrgSolver
 from fedkin.methods.bilevel.method import Bilevel, default_cap
 from fedkin.methods.bilevel.node import CONSTANTS
 from fedkin.methods.bilevel.outer import (
@@ -17,6 +16,7 @@ from fedkin.methods.bilevel.outer import (
     Differentiation,
     ProximalBilevel,
 )
+from fedkin.methods.bilevel.solvers import LocalSvrgSolver
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.settings import choice, count, flag, positive, share
 from fedkin.models.linear import Logistic, Ridge

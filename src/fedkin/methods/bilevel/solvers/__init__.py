@@ -1,0 +1,11 @@
+"""The solvers for h that come with fedkin, one per file."""
+
+from fedkin.methods.bilevel.hypergradient import register_solver
+from fedkin.methods.bilevel.solvers.conjugate_gradients import ConjugateGradients
+from fedkin.methods.bilevel.solvers.local_svrg import LocalSvrgSolver
+from fedkin.methods.bilevel.solvers.neumann import NeumannSeries
+
+__all__ = ["ConjugateGradients", "LocalSvrgSolver", "NeumannSeries"]
+
+for own in (ConjugateGradients, LocalSvrgSolver, NeumannSeries):
+    register_solver(own)
