@@ -1,13 +1,16 @@
 """Small federations with known answers, shared by the tests."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedkin.data.batches import NodeData
+from fedkin.federation.base import Cost, Federation, Revealed
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
+from fedkin.federation.task import Slot, Task
 from fedkin.models.base import Model
 from fedkin.models.objective import Objective
 
@@ -33,6 +36,25 @@ def problem(
         prepared,
         own,
     )
+
+
+def reveal(
+    federation: Federation, task: Task, message: dict | None = None, *, key, begin=False, **options
+) -> tuple[dict, Cost]:
+    """Ask all nodes for their own replies, stacked; also return what that cost."""
+    reply = federation.exchange(
+        nodes=Revealed(task, message, begin=begin, **options),  # pyright: ignore
+        key=key,
+    )
+    return dict(reply.nodes), reply.cost
+
+
+def remembered(federation: SimulatedFederation, slot: Slot) -> Any:
+    """Return what the nodes remember in a slot, a row per node, in the slot's own arrangement."""
+    template, structure = jax.tree.flatten(slot.empty(federation.objective, federation.data))
+    arrays = federation.export_state()
+    leaves = [arrays[f"slot/{slot.name}/{place}"] for place in range(len(template))]
+    return jax.tree.unflatten(structure, leaves)
 
 
 def own_data(stacked: NodeData, node: int) -> NodeData:

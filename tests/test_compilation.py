@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import flax.linen as nn
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federations import classification_nodes, problem
+from federations import classification_nodes, problem, reveal
 from fedkin import compilation
 from fedkin.compilation import keep_compiled_code
 from fedkin.methods.local_svrg import node as svrg
@@ -43,17 +43,18 @@ def traces(monkeypatch):
     return found
 
 
-def as_a_new_process(monkeypatch, model=None):
+def as_a_new_process(monkeypatch, model=None, task=svrg.INNER_SVRG_ROUND):
     """Train a little with nothing in memory; return the nodes' points."""
     monkeypatch.setattr(compilation, "COMPILED", {})
     model = model or Logistic(classes=3, l2=0.1)
     federation = problem(model, *classification_nodes((30, 17))).federation
     numbers = {"learning_rate": 0.1, "refresh_probability": 0.3, "averaging_rate": 0.0}
-    replies, _ = federation.call(
-        "inner_svrg_round",
+    replies, _ = reveal(
+        federation,
+        task,
         {"point": jnp.zeros(federation.objective.size), **numbers},
         key=jax.random.key(0),
-        start=True,
+        begin=True,
         steps=5,
         reply="point",
     )
@@ -139,6 +140,26 @@ def test_code_that_nobody_used_for_long_is_deleted(kept_code, monkeypatch):
 def test_code_of_a_model_from_elsewhere_is_not_kept(model, kept_code, traces, monkeypatch):
     for _ in range(2):
         as_a_new_process(monkeypatch, model)
+    assert len(traces) == 2
+    assert not list(kept_code.glob("fedkin-*"))
+
+
+def own_round(*arguments, **options):
+    """A user's: it may compute something else in the next process."""
+    return svrg.inner_svrg_round(*arguments, **options)
+
+
+def own_begin(*arguments):
+    return svrg.INNER.begin(*arguments)
+
+
+@pytest.mark.parametrize(
+    "change", [{"function": own_round}, {"slots": (replace(svrg.INNER, begin=own_begin),)}]
+)
+def test_code_of_a_task_from_elsewhere_is_not_kept(change, kept_code, traces, monkeypatch):
+    task = replace(svrg.INNER_SVRG_ROUND, **change)
+    results = [as_a_new_process(monkeypatch, task=task) for _ in range(2)]
+    np.testing.assert_array_equal(*results)
     assert len(traces) == 2
     assert not list(kept_code.glob("fedkin-*"))
 

@@ -47,28 +47,108 @@ def test_a_second_call_of_the_same_shape_compiles_nothing():
     assert set(COMPILED) == known
 
 
+def differs(result, plain):
+    return not result.history.validation_loss.equals(plain.history.validation_loss)
+
+
+def history_has(*columns, lacks=()):
+    def check(result, plain):
+        return (
+            differs(result, plain)
+            and set(columns) <= set(result.history)
+            and not set(lacks) & set(result.history)
+        )
+
+    return check
+
+
+def is_a_network(result, plain):
+    return type(result.model).__name__ == "MLP" and result.theta.size != plain.theta.size
+
+
+def weighs_all_alike(result, plain):
+    return differs(result, plain) and set(result.weights.values()) == {np.float32(1 / 3)}
+
+
+def asks_nobody(result, plain):
+    return result.weights is None and result.cost.bytes_up == 0 < plain.cost.bytes_up
+
+
+def is_one_of_the_iterates(result, plain):
+    rows = [
+        row[[f"weight node {number}" for number in (1, 2, 3)]].tolist()
+        for _, row in plain.history.iterrows()
+    ]
+    kept = rows.index(list(result.weights.values()))
+    # The iterates are those of before; of the three, seed 0 draws another than the last.
+    return not differs(result, plain) and kept < 2 < len(rows)
+
+
+def starts_training_at_zero(result, plain):
+    """The first step is the same; then training from zero takes more rounds than from the last model."""
+    rounds, usual = result.history.inner_rounds, plain.history.inner_rounds
+    return rounds[0] == usual[0] and (rounds[1:] > usual[1:]).all()
+
+
+def starts_the_solver_at_the_last_solution(result, plain):
+    """The first step is the same; then the solver comes to nearly the same h on another way."""
+    norms, usual = (each.history.adjoint_norm.dropna() for each in (result, plain))
+    residuals, usual_residuals = (
+        each.history.adjoint_residual.dropna() for each in (result, plain)
+    )
+    return (
+        residuals[0] == usual_residuals[0]
+        and (residuals[1:] != usual_residuals[1:]).all()
+        and (residuals <= 0.01).all()
+        and len(residuals) > 1
+        and np.allclose(norms, usual, rtol=0.02)
+    )
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("options", "shows"),
     [
-        {"preset": "paper", "rounds": 3},
-        {"solver": "svrg"},
-        {"solver": "neumann"},
-        {"outer": "proximal", "outer_learning_rate": 0.1},
-        {"outer": "accelerated", "outer_learning_rate": 0.1},
-        {"model": "mlp", "rounds": 3},
-        {"method": "fedavg"},
-        {"method": "local"},
-        {"keep": "random"},
-        {"warm_start": False, "warm_start_adjoint": True},
+        (
+            {"preset": "paper", "learning_rate": 0.1, "rounds": 3},
+            history_has("adjoint_retries", lacks=["accepted"]),
+        ),
+        ({"solver": "svrg"}, history_has("adjoint_learning_rate", "accepted")),
+        ({"solver": "neumann"}, history_has("adjoint_residual", "accepted")),
+        (
+            {"outer": "proximal", "outer_learning_rate": 0.1},
+            history_has("adjoint_residual", lacks=["accepted", "outer_learning_rate"]),
+        ),
+        (
+            {"outer": "accelerated", "outer_learning_rate": 0.1},
+            history_has("adjoint_residual", lacks=["accepted", "outer_learning_rate"]),
+        ),
+        ({"model": "mlp", "rounds": 3}, is_a_network),
+        ({"method": "fedavg"}, weighs_all_alike),
+        ({"method": "local"}, asks_nobody),
+        ({"keep": "random"}, is_one_of_the_iterates),
+        ({"warm_start": False}, starts_training_at_zero),
+        ({"warm_start_adjoint": True}, starts_the_solver_at_the_last_solution),
+        ({"l2": 0.05}, lambda result, plain: result.model.l2 == 0.05 and differs(result, plain)),
+        ({"batch_size": 7}, differs),
+        ({"cap": 0.4}, lambda result, plain: max(result.weights.values()) <= 0.4 + 1e-6),
     ],
-    ids=str,
+    ids=lambda each: str(each) if isinstance(each, dict) else "",
 )
-def test_every_option_lowers_the_validation_loss(options):
-    result = small_fit(**options)
+def test_every_option_has_its_effect_and_lowers_the_validation_loss(options, shows):
+    result, plain = small_fit(**options), small_fit()
+    assert shows(result, plain)
     probabilities = result.predict_proba(np.zeros((4, 3)))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
     assert result.history.validation_loss.min() < np.log(3)  # all classes equally likely
-    assert (result.weights is None) == (options.get("method") == "local")
+
+
+def test_both_algorithms_of_the_paper_can_be_chosen():
+    proximal, accelerated = (
+        small_fit(outer=outer, outer_learning_rate=0.1) for outer in ("proximal", "accelerated")
+    )
+    assert differs(proximal, accelerated)
+    # Algorithm 2 also trains the model at its aggregate weights.
+    assert accelerated.cost.synchronizations > proximal.cost.synchronizations
 
 
 def test_regression_predicts_numbers():
@@ -130,7 +210,7 @@ def test_a_diverging_hypergradient_is_reported_and_mended():
     result = small_fit(preset="paper", learning_rate=0.1, rounds=3, adjoint_learning_rate=100.0)
     assert "diverged with γ_h = 100" in result.warnings[0]
     assert result.history.adjoint_retries.iloc[0] > 0
-    assert result.history.adjoint_retries.iloc[-1] == 0  # it goes on with the smaller step
+    assert result.history.adjoint_retries.iloc[-1] == 0  # it continues with the smaller step
     assert np.isfinite(list(result.weights.values())).all()
 
 

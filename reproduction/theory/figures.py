@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedkin.errors import InputError
 from fedkin.report.figures import STYLE
-from fedkin.report.style import APPEARANCES
+from fedkin.report.style import appearance as appearance_of
 from reproduction.theory.regimes import RegimeStudy, measured_border, predicted_border
 from reproduction.theory.slopes import Slope
 from reproduction.theory.tables import numbers, select, values
@@ -30,9 +30,9 @@ GRAY = "#5A5A5A"
 
 WAYS = {"bilevel": "Bi-level", "local": "local training", "equal": "equal weights"}
 WAY_APPEARANCES = {
-    "bilevel": APPEARANCES["bilevel"],
-    "local": APPEARANCES["local"],
-    "equal": APPEARANCES["fedavg"],
+    "bilevel": appearance_of("bilevel"),
+    "local": appearance_of("local"),
+    "equal": appearance_of("fedavg"),
 }
 
 

@@ -1,13 +1,12 @@
 """Things that users name: methods, solvers, models. Other packages may add their own."""
 
-import difflib
 import importlib
-from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
 from fedkin.errors import InputError
+from fedkin.messages import suggestion
 
 Thing = TypeVar("Thing")
 
@@ -81,10 +80,3 @@ def _declared(group: str) -> dict[str, EntryPoint]:
 def _place(thing: object) -> tuple[str, str]:
     """Return where a thing was defined: a module that is loaded again defines the same things."""
     return getattr(thing, "__module__", ""), getattr(thing, "__qualname__", repr(thing))
-
-
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return what was probably meant, as the end of a message."""
-    known = list(names)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; choose one of {', '.join(known)}"

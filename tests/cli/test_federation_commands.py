@@ -311,11 +311,11 @@ def test_options_alone_take_the_parameters_from_the_data(fedkin, trial, tmp_path
     """The paper's need many synchronizations: two steps of them would teach a model nothing."""
     refused(fedkin("run", "trial", "--out", "r", "--steps", 2), "is down")
     (job,) = (trial / "jobs").glob("options-*.toml")
-    assert load_job(job).study.runs()[0].settings.preset == "automatic"
+    assert load_job(job).study.runs()[0].settings["preset"] == "automatic"
     (tmp_path / "study.toml").write_text("steps = 2")
     refused(fedkin("run", "trial", "study.toml", "--out", "r"), "is down")
     (job,) = (trial / "jobs").glob("study-*.toml")
-    assert load_job(job).study.runs()[0].settings.preset == "paper"
+    assert load_job(job).study.runs()[0].settings["preset"] == "paper"
 
 
 def test_results_of_tables_are_not_written_over(fedkin, tables, tmp_path, monkeypatch):
@@ -444,7 +444,7 @@ def test_insecure_has_to_be_asked_for(fedkin, tables, credentials, become):
         ({"--label": "outcom"}, ["no column 'outcom'", "outcome"]),
         ({"--name": "a b"}, ["'a b'", "--name"]),
         ({"--minimum-points": "41"}, ["40 rows", "--minimum-points is 41"]),
-        ({"--allow": "loss,everything"}, ["everything"]),
+        ({"--allow": "slope,everything"}, ["everything"]),
         ({"--key": "a.csv"}, ["not a node's private key"]),
         ({"--key": "node.key.pub"}, ["not a node's private key"]),
         ({"--ca": "a.csv"}, ["not a certificate"]),

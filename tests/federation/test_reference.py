@@ -9,8 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from federations import remembered, reveal
 from fedkin.data.batches import divide
 from fedkin.federation.simulation import SimulatedFederation
+from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT
+from fedkin.methods.ditto.node import DITTO_SHARED_ROUND
+from fedkin.methods.local_svrg.node import INNER, INNER_SVRG_ROUND
+from fedkin.methods.pfedme.node import PFEDME_ROUND
 from fedkin.models.cnn import CNN
 from fedkin.models.objective import Objective
 from fedkin.nodes.draws import draw_batches, draw_batches_and_coins
@@ -101,17 +106,23 @@ def relative_error(ours, plain):
 
 
 def call(loops, task, message, **options):
-    return loops.federation.call(task, message, key=KEY, **options)[0]
+    return reveal(loops.federation, task, message, key=KEY, **options)[0]
 
 
 def svrg_rounds(loops, task, sent, first):
-    """Two rounds of the engine from the points sent; the first message brings more."""
+    """Two rounds of the engine from the points sent; the first message has more."""
     settings = {"learning_rate": RATE, "refresh_probability": REFRESH, "averaging_rate": 0.0}
     ends = []
     for number, (point, key) in enumerate(zip(sent, KEYS, strict=True)):
         message = {"point": point} | settings | (first if number == 0 else {})
-        replies, _ = loops.federation.call(
-            task, message, key=key, steps=STEPS, reply="point", start=number == 0
+        replies, _ = reveal(
+            loops.federation,
+            task,
+            message,
+            key=key,
+            steps=STEPS,
+            reply="point",
+            begin=number == 0,
         )
         ends.append(np.asarray(replies["point"]))
     return np.stack(ends)
@@ -137,9 +148,9 @@ def test_coins_come_up_in_all_the_ways_that_matter(loops):
 
 def test_rounds_of_training(loops):
     sent = [loops.theta, 0.9 * loops.theta]
-    ours = svrg_rounds(loops, "inner_svrg_round", sent, {})
+    ours = svrg_rounds(loops, INNER_SVRG_ROUND, sent, {})
     assert_same_moves(ours, loops.svrg(sent, loops.gradient), sent)
-    assert loops.federation.export_state()["inner"].gradients.of_batches.shape[1] >= 6
+    assert remembered(loops.federation, INNER).gradients.of_batches.shape[1] >= 6
 
 
 def test_rounds_of_the_solve_for_h_and_a_hessian_product(loops):
@@ -149,10 +160,10 @@ def test_rounds_of_the_solve_for_h_and_a_hessian_product(loops):
         return loops.product(loops.theta, point, *batch) - target
 
     sent = [0.5 * target, 0.4 * target]
-    ours = svrg_rounds(loops, "adjoint_svrg_round", sent, {"theta": loops.theta, "target": target})
+    ours = svrg_rounds(loops, ADJOINT_SVRG_ROUND, sent, {"theta": loops.theta, "target": target})
     assert_same_moves(ours, loops.svrg(sent, gradient), sent)
 
-    ours = call(loops, "hessian_product", {"theta": loops.theta, "vector": target}, start=True)
+    ours = call(loops, HESSIAN_PRODUCT, {"theta": loops.theta, "vector": target}, begin=True)
     plain = np.stack(
         [
             loops.full(node, lambda *batch: loops.product(loops.theta, target, *batch))
@@ -165,7 +176,7 @@ def test_rounds_of_the_solve_for_h_and_a_hessian_product(loops):
 def test_a_round_of_ditto_and_of_pfedme(loops):
     ours = call(
         loops,
-        "ditto_shared_round",
+        DITTO_SHARED_ROUND,
         {"shared": loops.theta, "learning_rate": RATE},
         steps=STEPS,
     )
@@ -179,11 +190,10 @@ def test_a_round_of_ditto_and_of_pfedme(loops):
 
     ours = call(
         loops,
-        "pfedme_round",
+        PFEDME_ROUND,
         {"shared": loops.theta, "learning_rate": RATE, "proximal": 10.0, "tolerance": 0.0},
         steps=3,
         iterations=4,
-        reply="shared",
     )
     plain = []
     for node, own in enumerate(loops.batches):

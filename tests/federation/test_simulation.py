@@ -6,6 +6,8 @@ import pytest
 from federations import classification_nodes, problem
 from fedkin.compilation import COMPILED
 from fedkin.federation.base import Cost
+from fedkin.federation.task import slots_of
+from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.models.linear import Logistic
 
@@ -41,6 +43,7 @@ def test_cost_is_what_was_sent_and_computed():
         bytes_down=2 * rounds * 4 * (size + 3),  # an iterate and three numbers
         # One full gradient, then two gradients of ten points (nine or eight on the smaller node).
         node_points=(30 + rounds * period * 2 * 10, solution.cost.node_points[1]),
+        nodes_asked=2 * rounds,
     )
 
 
@@ -50,7 +53,7 @@ def test_state_can_be_taken_out_and_put_back(result):
     made, other = make(), make()
     point = jnp.zeros(made.objective.size)
     point = solve_inner(made.federation, WEIGHTS, point, jax.random.key(0), settings).point
-    other.federation.import_state(made.federation.export_state())
+    other.federation.import_state(made.federation.export_state(), slots_of(FedAvg.tasks))
     both = [
         solve_inner(federation, WEIGHTS, point, jax.random.key(1), settings, begin=False).point
         for federation in (made.federation, other.federation)
@@ -60,11 +63,12 @@ def test_state_can_be_taken_out_and_put_back(result):
     assert np.any(fresh != both[0])
 
 
-def test_nodes_of_weight_zero_cannot_spoil_the_result():
-    made = make()
-    made.federation.data = made.federation.data._replace(
-        inputs=made.federation.data.inputs.at[: made.federation.data.first[1]].set(jnp.nan)
-    )
+@pytest.mark.parametrize("ask_all", [False, True])
+def test_nodes_of_weight_zero_cannot_spoil_the_result(ask_all):
+    nodes, validation = classification_nodes((30, 17))
+    nodes[0] = np.full_like(nodes[0][0], np.nan), nodes[0][1]
+    made = problem(Logistic(classes=3, l2=0.1), nodes, validation)
+    made.federation.ask_all = ask_all
     solution = solve_inner(
         made.federation,
         jnp.array([0.0, 1.0]),

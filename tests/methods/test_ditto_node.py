@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federations import classification_nodes, own_data, problem, regression_nodes
+from federations import classification_nodes, own_data, problem, regression_nodes, reveal
 from fedkin.methods.ditto import node as ditto
 from fedkin.models.linear import Logistic, Ridge
 from pseudocode import ditto_steps, gradient_of
@@ -21,8 +21,12 @@ def test_nodes_together_train_the_shared_model_as_the_pseudocode_does():
     made = logistic_problem()
     shared = made.objective.init(jax.random.key(0)) + 0.1
     key = jax.random.key(3)
-    replies, cost = made.federation.call(
-        "ditto_shared_round", {"shared": shared, "learning_rate": 0.05}, key=key, steps=7
+    replies, cost = reveal(
+        made.federation,
+        ditto.DITTO_SHARED_ROUND,
+        {"shared": shared, "learning_rate": 0.05},
+        key=key,
+        steps=7,
     )
     evaluations = []
     for node in range(2):
@@ -42,12 +46,13 @@ def test_the_personal_model_persists_and_follows_the_pseudocode():
     personal = initial
     for number, shared in enumerate([initial, initial + 1, initial - 1]):
         key = jax.random.key(number)
-        replies, cost = made.center.alone.call(
-            "ditto_personal_round",
+        replies, cost = reveal(
+            made.center.alone,
+            ditto.DITTO_PERSONAL_ROUND,
             {"shared": shared, "learning_rate": 0.05, "proximal": 0.7},
             key=key,
             steps=5,
-            start=number == 0,
+            begin=number == 0,
         )
         personal, evaluations = ditto_steps(
             gradient_of(made.objective),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federations import classification_nodes, own_data, problem, regression_nodes
+from federations import classification_nodes, own_data, problem, regression_nodes, reveal
 from fedkin.methods.pfedme import node as pfedme
 from fedkin.models.linear import Logistic, Ridge
 from pseudocode import gradient_of, pfedme_rounds
@@ -13,19 +13,19 @@ from pseudocode import gradient_of, pfedme_rounds
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.mark.parametrize("reply", ["shared", "personal"])
-def test_nodes_together_do_what_the_pseudocode_does(reply):
+@pytest.mark.parametrize("task", [pfedme.PFEDME_ROUND, pfedme.PFEDME_PERSONAL_ROUND])
+def test_nodes_together_do_what_the_pseudocode_does(task):
     made = problem(Logistic(classes=3, l2=0.1), *classification_nodes((23, 4)))
     shared = jnp.linspace(-1, 1, made.objective.size)
     key = jax.random.key(3)
     settings = {"rate": 0.1, "pull": 2.0, "tolerance": 0.085, "iterations": 9}
-    replies, cost = made.federation.call(
-        "pfedme_round",
+    replies, cost = reveal(
+        made.federation,
+        task,
         {"shared": shared, "learning_rate": 0.1, "proximal": 2.0, "tolerance": 0.085},
         key=key,
         steps=8,
         iterations=9,
-        reply=reply,
     )
     evaluations, iterations = [], []
     for node in range(2):
@@ -38,7 +38,7 @@ def test_nodes_together_do_what_the_pseudocode_does(reply):
             shared,
             **settings,
         )
-        expected = moved if reply == "shared" else personal
+        expected = moved if task is pfedme.PFEDME_ROUND else personal
         np.testing.assert_allclose(replies["point"][node], expected, rtol=1e-9, atol=1e-12)
         assert float(replies["iterations"][node]) == pytest.approx(np.mean(counts))
         evaluations.append(count)

@@ -6,7 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federations import classification_nodes, own_data, problem, regression_nodes
+from federations import (
+    classification_nodes,
+    own_data,
+    problem,
+    regression_nodes,
+    remembered,
+    reveal,
+)
 from fedkin.data.batches import OWN_FIELDS
 from fedkin.methods.local_svrg import node as svrg
 from fedkin.models.cnn import CNN
@@ -60,9 +67,10 @@ def test_the_gradient_estimate_averages_to_the_full_gradient(make, which):
         assert np.abs(estimates[0] - exact).max() > 1e-6 or int(data.batches) == 1
 
 
-def rounds(made, point, number, *, steps=7, refresh=0.3, start=True, learning_rate=0.05):
-    return made.federation.call(
-        "inner_svrg_round",
+def rounds(made, point, number, *, steps=7, refresh=0.3, begin=True, learning_rate=0.05):
+    return reveal(
+        made.federation,
+        svrg.INNER_SVRG_ROUND,
         {
             "point": point,
             "learning_rate": learning_rate,
@@ -71,7 +79,7 @@ def rounds(made, point, number, *, steps=7, refresh=0.3, start=True, learning_ra
         },
         key=jax.random.key(number),
         steps=steps,
-        start=start,
+        begin=begin,
         reply="point",
     )
 
@@ -103,7 +111,9 @@ def test_nodes_together_do_what_each_does_alone_step_by_step(make, batch_gradien
             masses.append(masses[-1] / 0.99)  # u_t = (1 - 0.01)^-(t+1)
             average = average + x * masses[-1]
         np.testing.assert_allclose(replies["point"][node], x, rtol=1e-9, atol=1e-12)
-        kept = jax.tree.map(lambda leaf: leaf[node], made.federation.export_state()["inner"])  # noqa: B023
+        kept = jax.tree.map(
+            lambda leaf, node=node: leaf[node], remembered(made.federation, svrg.INNER)
+        )
         np.testing.assert_allclose(kept.reference, y, rtol=1e-9, atol=1e-12)
         assert kept.due == coins[-1]
         if not kept.due:
@@ -138,7 +148,7 @@ def test_each_node_refreshes_on_its_own_coin_with_rate_q():
         return jax.vmap(one, in_axes=(OWN_FIELDS, 0))(made.federation.data, jnp.arange(8))
 
     counts = np.array([refreshes(jax.random.key(seed)) for seed in range(100)])
-    # 100 x 50 coins a node with q = 0.1: mean 500, standard deviation sqrt(5000 · 0.09) = 21.
+    # 100 x 50 coins per node with q = 0.1: mean 500, standard deviation sqrt(5000 · 0.09) = 21.
     assert np.all(np.abs(counts.sum(axis=0) - 500) < 4.5 * 21.3)
     assert len(np.unique(counts[0])) > 1
     correlation = np.corrcoef(counts.T)[~np.eye(8, dtype=bool)]
@@ -169,7 +179,7 @@ def ridge_run(period, learning_rate, count, seed=0):
             1000 * seed + number,
             steps=period,
             refresh=0.2,
-            start=number == 0,
+            begin=number == 0,
             learning_rate=learning_rate,
         )
         point = WEIGHTS @ replies["point"]
@@ -213,6 +223,6 @@ def test_kept_gradients_never_take_more_than_their_part_of_memory(sizes, kept):
     made = problem(Ridge(l2=0.1), nodes, nodes[-1], batch_size=100)
     point = jnp.zeros(made.objective.size)
     rounds(made, point, 0, steps=1)
-    gradients = made.federation.export_state()["inner"].gradients.of_batches
+    gradients = remembered(made.federation, svrg.INNER).gradients.of_batches
     assert gradients.shape[:2] == (len(sizes), kept)
     assert 4 * gradients.nbytes <= made.federation.data.inputs.nbytes

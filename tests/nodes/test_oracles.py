@@ -3,8 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from federations import classification_nodes, own_data, problem, regression_nodes
+from federations import classification_nodes, own_data, problem, regression_nodes, reveal
 from fedkin.data.batches import divide, stack_nodes
+from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.nodes import oracles
@@ -65,7 +66,7 @@ def test_full_gradient_and_product_are_those_of_the_plain_mean(sizes):
 def test_smoothness_is_the_largest_curvature_of_a_mini_batch(model):
     nodes, validation = regression_nodes((23, 4))
     made = problem(model, nodes, validation)
-    replies, _ = made.federation.call("smoothness", {}, key=jax.random.key(0))
+    replies, _ = reveal(made.federation, SMOOTHNESS, key=jax.random.key(0))
     for node in range(2):
         data = own_data(made.federation.data, node)
         hessians = [

@@ -12,12 +12,16 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 from scipy import stats
 
+from fedkin.methods.registry import METHODS
 from fedkin.report import charts, curves, figures, html
 from fedkin.report.reading import read_record
-from fedkin.report.style import APPEARANCES, GROUP_COLORS, OTHER
+from fedkin.report.style import GROUP_COLORS, palette
+from fedkin.report.style import appearance as appearance_of
 from fedkin.studies.store import Store
 from stores import invent_run, invent_study, study
 
+APPEARANCES = {name: appearance_of(name) for name in METHODS.names()}
+OTHER = appearance_of("not installed")
 SEEDS = [0, 1, 2, 3]
 
 
@@ -299,7 +303,7 @@ def test_two_targets_give_two_figures(tmp_path):
 
 def test_methods_differ_in_color_dashes_and_marker():
     appearances = [*APPEARANCES.values(), OTHER]
-    for trait in ("number", "color", "dashes", "marker"):
+    for trait in ("name", "color", "dashes", "marker"):
         assert len({getattr(appearance, trait) for appearance in appearances}) == len(appearances)
     assert not {appearance.color for appearance in appearances} & set(GROUP_COLORS.values())
 
@@ -367,10 +371,13 @@ def test_thin_lines_have_contrast_on_paper_and_page():
         dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]{6})", rules))
         for rules in style.split("prefers-color-scheme: dark", 1)
     )
-    for name in [*(f"method-{number}" for number in range(6)), *GROUP_COLORS]:
+    for name in GROUP_COLORS:
         assert contrast(dark[name], dark["surface"]) >= 3, name
+    colors = palette([*APPEARANCES.values(), OTHER])
     for appearance in (*APPEARANCES.values(), OTHER):
-        assert light[f"method-{appearance.number}"] == appearance.color.lower()
+        assert contrast(appearance.dark_color, dark["surface"]) >= 3, appearance.name
+        for color in (appearance.color, appearance.dark_color):
+            assert f"--method-{appearance.name}: {color.lower()};" in colors
     assert {name: light[name].upper() for name in GROUP_COLORS} == GROUP_COLORS
 
 

@@ -8,12 +8,13 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fedkin.methods.registry import METHODS as KNOWN_METHODS
 from fedkin.report import figures, html
 from fedkin.report.reading import read_record
-from fedkin.report.style import METHODS
 from fedkin.studies.store import Store
 from stores import accuracies_on_disk, fail_run, invent_run, invent_study, node_names, study
 
+METHODS = {method.name: method.title for method in KNOWN_METHODS.all()}
 EVIL = "<script>alert(1)</script>"
 
 

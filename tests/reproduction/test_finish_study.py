@@ -158,7 +158,7 @@ def test_a_changed_study_does_not_take_former_runs_for_its_own(made, half, tmp_p
     file = write_study(half, ("period = 5", "period = 4"))
     answer = call("run", file, "--out", store, "--collected", half)
     assert "has 0 of the 6 runs" in answer.output
-    assert all(config.settings.period == 4 for config, *_ in Store(store).finished())
+    assert all(config.settings["period"] == 4 for config, *_ in Store(store).finished())
     with pytest.raises(InputError, match=r"3 of the 3 runs .* cannot be kept"):
         condensed.read_store(store, half, keep=True)
     assert len(condensed.read_store(store, half).runs) == 6  # as many as there were, and more
@@ -176,7 +176,7 @@ def test_each_variant_keeps_its_own_choice(half, tmp_path):
     condensed.read_store(first, half).write()
     rest = tmp_path / "rest" / "digits"
     call("run", write_study(half, *of_one), "--out", rest, "--collected", half)
-    done = {(config.settings.solver, config.seed) for config, *_ in Store(rest).finished()}
+    done = {(config.settings["solver"], config.seed) for config, *_ in Store(rest).finished()}
     assert done == {("svrg", 1), ("cg", 1)}
     assert list(Store(rest).tuning.iterdir()) == []
     condensed.read_store(rest, half, keep=True).write()

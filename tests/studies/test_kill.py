@@ -6,16 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from typing import get_args
 
 import pytest
-from fedkin.training.method_settings import MethodName
 
 from fedkin.events import EventReader, StepDone
-from fedkin.studies.cell import run_cell
+from fedkin.methods.registry import PAPER_METHODS
+from fedkin.studies.cell import do_run
 from fedkin.studies.config import load_study
 from fedkin.studies.store import RunDirectory
-from studies.test_contract import files
+from run_files import files
 
 TIMES = int(os.environ.get("FEDKIN_KILLS", "1"))
 """How often the study is done; each time it is killed once in each method's run."""
@@ -53,9 +52,9 @@ def whole(tmp_path_factory):
     study = place / "study.toml"
     study.write_text(STUDY)
     runs = load_study(study).runs()
-    assert [run.method for run in runs] == list(get_args(MethodName))
+    assert [run.method for run in runs] == list(PAPER_METHODS)
     for run in runs:
-        run_cell(run, place / "runs")
+        do_run(run, place / "runs")
     return study, runs, place / "runs"
 
 

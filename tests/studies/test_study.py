@@ -13,7 +13,7 @@ from fedkin.studies.config import check_study
 from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import RunDirectory, Store
 from fedkin.studies.study import carry_out
-from studies.test_contract import files
+from run_files import files
 
 
 class Silent:
@@ -163,7 +163,7 @@ def test_a_fault_of_fedkin_is_kept_with_its_traceback(tmp_path, monkeypatch):
         raise ZeroDivisionError("by zero")
 
     made = study(method="local")
-    monkeypatch.setattr("fedkin.studies.cell.set_up", fault)
+    monkeypatch.setattr("fedkin.studies.cell.draw_problem", fault)
     outcome = carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
     (reason,) = outcome.failed.values()
     assert reason.startswith("ZeroDivisionError: by zero (a fault in fedkin; ")
@@ -216,8 +216,10 @@ def test_what_was_chosen_for_open_parameters_is_kept(tmp_path):
     made = study(method="bilevel", setting=1, settings={"solver": "svrg"})
     carry_out(made, tmp_path / "out", resume=False, jobs=1, display=Silent())
     ((_, outcome, _),) = Store(tmp_path / "out").finished()
-    assert outcome["parameters"]["inner"]["learning_rate"] == 0.05
-    assert outcome["parameters"]["cap"] == pytest.approx(1 / 3)  # open in the study
+    assert outcome["parameters"]["differentiation"]["inner"]["learning_rate"] == 0.05
+    assert outcome["parameters"]["differentiation"]["cap"] == pytest.approx(
+        1 / 3
+    )  # open in the study
 
 
 def test_two_processes_give_the_bits_of_one_and_a_study_is_worked_on_once(tmp_path):

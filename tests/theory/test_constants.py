@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from federations import classification_nodes, problem, regression_nodes
+from federations import classification_nodes, problem, regression_nodes, reveal
 from fedkin.errors import InputError
+from fedkin.methods.bilevel.node import CONSTANTS
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.mlp import MLP
 from fedkin.models.objective import Batch, Objective
@@ -142,8 +143,8 @@ def test_nodes_answer_with_the_same_numbers_through_the_federation():
     nodes, validation = regression_nodes([7, 12], features=2)
     model = Ridge(l2=0.3)
     made = problem(model, nodes, validation, batch_size=1)
-    replies, cost = made.federation.call("constants", {}, key=jax.random.key(0))
-    own, _ = made.center.alone.call("constants", {}, key=jax.random.key(0))
+    replies, cost = reveal(made.federation, CONSTANTS, key=jax.random.key(0))
+    own, _ = reveal(made.center.alone, CONSTANTS, key=jax.random.key(0))
     names = NodeSummary._fields
     found = constants(
         NodeSummary(**{name: replies[name] for name in names}),
@@ -156,7 +157,7 @@ def test_nodes_answer_with_the_same_numbers_through_the_federation():
     assert cost.bytes_up == 2 * len(names) * 4  # numbers, no vectors
     # Mini-batches have smaller constants than single points.
     whole = problem(model, nodes, validation, batch_size=100)
-    larger, _ = whole.federation.call("constants", {}, key=jax.random.key(0))
+    larger, _ = reveal(whole.federation, CONSTANTS, key=jax.random.key(0))
     assert (larger["batch_smoothness"] < replies["batch_smoothness"]).all()
 
 

@@ -13,10 +13,10 @@ import typer
 
 from fedkin.data import option_text
 from fedkin.data.federated import Target
-from fedkin.data.messages import closest_name
 from fedkin.data.tables import TableFormat, is_parquet
 from fedkin.errors import InputError
 from fedkin.flower.layout import Option, check_listen
+from fedkin.messages import suggestion
 from fedkin.methods.bilevel.hypergradient import SOLVERS as KNOWN_SOLVERS
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
 from fedkin.models.named import MODELS as KNOWN_MODELS
@@ -54,9 +54,7 @@ def one_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
         for value in given if isinstance(given, list | tuple) else [given]:
             # package.module:Name is looked up where it is used, with a message of its own.
             if value is not None and value not in choices and ":" not in value:
-                near = closest_name(value, choices)
-                hint = f"did you mean {near}?" if near else f"choose {alternatives(choices)}"
-                raise InputError(f"{option}: '{value}' is unknown; {hint}")
+                raise InputError(f"{option}: '{value}' is unknown{suggestion(value, choices)}")
         return given
 
     return check

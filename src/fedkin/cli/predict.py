@@ -18,10 +18,10 @@ from fedkin.cli.options import (
     table_format,
 )
 from fedkin.cli.output import JsonOption, print_json, print_note
-from fedkin.data.messages import listing
 from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknown_categories
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
+from fedkin.messages import listing
 from fedkin.training import result_directory
 from fedkin.training.result import load
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedkin.data.columns import as_text, is_numeric, missing_cells
-from fedkin.data.messages import shorten
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
+from fedkin.messages import shorten
 
 COMPARISONS = {
     ">=": operator.ge,

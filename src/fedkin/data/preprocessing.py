@@ -21,7 +21,6 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from fedkin.data.columns import Column, as_text, categories_in_order, first_text, is_numeric
-from fedkin.data.messages import closest_name, join_names, listing, shorten
 from fedkin.data.summaries import (
     ColumnSummary,
     Frozen,
@@ -32,6 +31,7 @@ from fedkin.data.summaries import (
 )
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
+from fedkin.messages import closest_name, join_names, listing, shorten
 
 FARTHEST = 1e6
 """A value this many standard deviations from the nodes' mean must be a mistake."""

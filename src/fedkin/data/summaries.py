@@ -19,9 +19,9 @@ from fedkin.data.columns import (
     missing_cells,
     mostly_numbers,
 )
-from fedkin.data.messages import shorten
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
+from fedkin.messages import shorten
 from fedkin.types import LearningTask
 
 MOST_CATEGORIES = 100

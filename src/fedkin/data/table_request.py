@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedkin.data.labels import binary_label, keep_labeled, split_rows
-from fedkin.data.messages import did_you_mean
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
+from fedkin.messages import did_you_mean
 from fedkin.types import LearningTask
 
 

@@ -24,8 +24,8 @@ from fedkin.data.columns import (
     text_column,
     without_code,
 )
-from fedkin.data.messages import did_you_mean, listing, shorten
 from fedkin.errors import InputError
+from fedkin.messages import did_you_mean, listing, shorten
 
 PARQUET_MAGIC = b"PAR1"
 LARGEST = 1e100

@@ -30,8 +30,11 @@ def combine(
     models, nodes = asked.shape
     places = tuple(np.array(items, int).reshape(-1, 2).T)
     rows = {}
+    summed = isinstance(request, WeightedSum)
     for name, array in replies.items():
-        filling = 0 if isinstance(request, WeightedSum) else np.nan
+        if not summed and not np.issubdtype(array.dtype, np.floating):
+            array = array.astype(jnp.result_type(float))  # whole numbers have no NaN
+        filling = 0 if summed else np.nan
         rows[name] = np.full((models, nodes, *array.shape[1:]), filling, array.dtype)
         rows[name][places] = array
     if isinstance(request, WeightedSum):

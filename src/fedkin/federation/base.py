@@ -82,6 +82,13 @@ class Request:
 
     def asked(self, nodes: int, *, ask_all: bool) -> np.ndarray:
         """Return which nodes compute for which models, as bools of shape (models, nodes)."""
+        found = self._choose(nodes, ask_all=ask_all)
+        if not found.any():
+            why = ": all weights are zero" if isinstance(self, WeightedSum) else ""
+            raise InputError(f"{self.task.name} asks no node{why}")
+        return found
+
+    def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:
         return np.ones((self.models or 1, nodes), bool)
 
     def _count_models(self) -> int | None:
@@ -143,9 +150,9 @@ class WeightedSum(Request):
             self.task, self.message, weights=weights, begin=self.begin, **self.options
         )
 
-    def asked(self, nodes: int, *, ask_all: bool) -> np.ndarray:
-        """Return the nodes that count, or all."""
-        counted = np.atleast_2d(np.asarray(self.weights)) > 0
+    def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:
+        # Weights that are NaN count: the sum then shows that something has diverged.
+        counted = np.atleast_2d(np.asarray(self.weights)) != 0
         return np.ones_like(counted) if ask_all else counted
 
 
@@ -172,9 +179,8 @@ class PerNode(Request):
                 f"{task.name} replies with vectors: ask for their WeightedSum, or say Revealed"
             )
 
-    def asked(self, nodes: int, *, ask_all: bool) -> np.ndarray:
-        """Return the nodes that were named, or all."""
-        everyone = super().asked(nodes, ask_all=ask_all)
+    def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:
+        everyone = super()._choose(nodes, ask_all=ask_all)
         return everyone if self.nodes is None else everyone & np.asarray(self.nodes, bool)
 
 

@@ -27,8 +27,8 @@ from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
 from fedkin.flower.guard import remote_tasks
+from fedkin.messages import suggestion
 from fedkin.methods.registry import method_class, register
-from fedkin.registry import suggestion
 from fedkin.types import LearningTask
 
 DESCRIBE = "describe"
@@ -167,8 +167,9 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
         settings = NodeSettings.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{source}: {place}: {first['msg']}") from error
+        place = [".".join(str(part) for part in first["loc"])] if first["loc"] else []
+        reason = first["msg"].removeprefix("Value error, ")
+        raise InputError(": ".join([source, *place, reason])) from error
     if settings.is_table and settings.label is None:
         raise InputError(f"{source}: a table needs the name of its label column (label)")
     return settings

@@ -8,10 +8,10 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.task import Task
+from fedkin.messages import suggestion
 from fedkin.methods.settings import Settings, choice, count, positive
 from fedkin.models.base import LinearModel
 from fedkin.models.objective import Objective
-from fedkin.registry import suggestion
 from fedkin.types import Array, Key, Vector
 
 State = TypeVar("State")
@@ -61,6 +61,11 @@ class Method(Settings):
     """A way of learning, with its settings as fields. Derive from it to write your own.
 
     A method either has `init` and `step` itself, or `prepare` returns an algorithm that has them.
+    docs/extend.md has a complete example.
+
+    >>> from fedkin.methods.fedavg import FedAvg
+    >>> FedAvg.name, FedAvg.setting_names()[:3], [task.name for task in FedAvg.tasks]
+    ('fedavg', ('preset', 'learning_rate', 'period'), ['inner_svrg_round', 'smoothness'])
     """
 
     name: ClassVar[str]
@@ -69,6 +74,8 @@ class Method(Settings):
     """What it is called in tables and figures."""
     color: ClassVar[str]
     """Its color in figures, as #rrggbb; dark enough for thin lines on white."""
+    dark_color: ClassVar[str | None] = None
+    """The same for dark backgrounds; None if one color serves both."""
     marker: ClassVar[str] = "v"
     """Its marker in figures, by Matplotlib's letter."""
     dashes: ClassVar[tuple[float, ...]] = (9, 3)

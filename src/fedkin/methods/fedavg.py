@@ -33,6 +33,7 @@ class FedAvg(SvrgMethod):
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg"
     color: ClassVar[str] = "#3F98E0"
+    dark_color: ClassVar[str | None] = "#6EC1F2"
     marker: ClassVar[str] = "s"
     dashes: ClassVar[tuple[float, ...]] = (5, 2)
     tasks = (INNER_SVRG_ROUND, SMOOTHNESS)

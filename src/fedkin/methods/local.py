@@ -27,6 +27,7 @@ class LocalTraining(SvrgMethod):
     name: ClassVar[str] = "local"
     title: ClassVar[str] = "Local-train"
     color: ClassVar[str] = "#3A3A3A"
+    dark_color: ClassVar[str | None] = "#D0D0D0"
     marker: ClassVar[str] = "x"
     dashes: ClassVar[tuple[float, ...]] = (3, 3)
     tasks = (INNER_SVRG_ROUND, SMOOTHNESS)

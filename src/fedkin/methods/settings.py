@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.registry import suggestion
+from fedkin.messages import suggestion
 
 Check = Callable[[str, Any], Any]
 """Takes a setting's name and value; returns the value in its proper type, or raises `InputError`."""

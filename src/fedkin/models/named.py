@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 from fedkin.errors import InputError
@@ -116,7 +117,8 @@ def named_model(
     >>> named_model("logistic", "classification", 3, (5,), l2=0.01)
     Logistic(l2=0.01, intercept=True, classes=3, task='classification')
     """
-    if l2 is not None and not (isinstance(l2, (int, float)) and 0 <= l2 < float("inf")):
+    is_number = isinstance(l2, Real) and not isinstance(l2, bool)
+    if l2 is not None and not (is_number and 0 <= l2 < float("inf")):
         raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
     found = MODELS.get(name)
     if not isinstance(found, _OwnModel):

@@ -148,7 +148,7 @@ def line_chart(
             for values in (band.mean, band.low, band.high)
         )
         assert mean is not None
-        color = f"method-{appearances[label].number}"
+        color = f"method-{appearances[label].name}"
         if low is not None and high is not None:
             both = _points(frame, x, high) + " " + _points(frame, x[::-1], low[::-1])
             shades.append(element("polygon", points=both, class_=f"shade {color}"))
@@ -302,7 +302,7 @@ def dot_chart(
         ]
     for place, (label, appearance, band) in enumerate(rows):
         y = row * place + (32 if above else row / 2 + 2)
-        color = f"method-{appearance.number}"
+        color = f"method-{appearance.name}"
         every = np.atleast_1d(band.mean)
         mean = float(every.mean())
         named = {"x": 0, "y": y - 15} if above else {"x": start - 10, "y": y + 4, "class_": "end"}

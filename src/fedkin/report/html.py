@@ -18,7 +18,7 @@ from markupsafe import Markup
 from fedkin.errors import InputError
 from fedkin.report import charts, curves, findings, tables
 from fedkin.report.reading import Cell, Record, Run
-from fedkin.report.style import group, scenario_title
+from fedkin.report.style import group, palette, scenario_title
 from fedkin.studies.config import GRID_FIELDS
 from fedkin.training.checkpoint import write_atomically
 from fedkin.version import __version__
@@ -69,7 +69,8 @@ def write_page(record: Record, path: Path) -> Path:
 
 def render(record: Record) -> str:
     """Return the page."""
-    script, style = _asset("report.js"), _asset("report.css")
+    script = _asset("report.js")
+    style = f"{_asset('report.css')}\n{palette(map(record.appearance, record.labels))}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     label, subject = findings.main_label(record), findings.subject(record)
     chapters = _chapters(record)

@@ -13,7 +13,13 @@ import pandas as pd
 
 from fedkin.errors import InputError
 from fedkin.events import EVENTS_FILE, EventReader, RunFailed, StepDone
-from fedkin.report.style import METHODS, Appearance, appearance, method_title, scenario_title
+from fedkin.report.style import (
+    Appearance,
+    appearance,
+    method_order,
+    method_title,
+    scenario_title,
+)
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig
 from fedkin.studies.store import Store, read_config, read_finished
 
@@ -124,7 +130,7 @@ class Record:
     def labels(self) -> dict[str, str]:
         """The labels of methods and their variants in order, each with its method."""
         found = {run.label: run.method for run in self.runs}
-        return dict(sorted(found.items(), key=lambda item: _method_order(item[1])))
+        return dict(sorted(found.items(), key=lambda item: method_order(item[1])))
 
     def appearance(self, label: str) -> Appearance:
         """Return how a label is drawn."""
@@ -237,11 +243,6 @@ def grid_order(study: StudyConfig) -> Callable[[Cell], tuple[Any, ...]]:
         )
 
     return place
-
-
-def _method_order(method: str) -> int:
-    known = list(METHODS)
-    return known.index(method) if method in known else len(known)
 
 
 def with_labels(runs: list[Run]) -> list[Run]:

@@ -5,37 +5,33 @@ least 3:1). They are distinct for all common kinds of color blindness. Dashes, m
 distinguish them in gray print. Groups of nodes have colors that no method has.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-METHODS = {
-    "bilevel": "Bi-level",
-    "fedavg": "FedAvg",
-    "ditto": "Ditto",
-    "pfedme": "pFedMe",
-    "local": "Local-train",
-}
-"""Titles of methods by their names in configs, in the order of tables and legends."""
+from fedkin.errors import InputError
+from fedkin.methods.base import Method
+from fedkin.methods.registry import METHODS, method_class
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """How a method is drawn: its number in the page's palette, color, marker and dashes."""
+    """How a method is drawn: its name on the page, its colors, marker and dashes."""
 
-    number: int
+    name: str
+    """For the page's style sheet: letters, digits and dashes."""
     color: str
+    dark_color: str
+    """For dark backgrounds."""
     marker: str
     dashes: tuple[float, ...]
+    place: int
+    """The method's place in tables and legends."""
 
 
-APPEARANCES = {
-    "bilevel": Appearance(0, "#D55E00", "o", ()),
-    "fedavg": Appearance(1, "#3F98E0", "s", (5, 2)),
-    "ditto": Appearance(2, "#007F5C", "^", (3, 1.5)),
-    "pfedme": Appearance(3, "#C2639A", "D", (7, 2, 1.5, 2)),
-    "local": Appearance(4, "#3A3A3A", "x", (3, 3)),
-}
-OTHER = Appearance(5, "#7B4FC9", "v", (9, 3))
+UNKNOWN_COLORS = ("#7B4FC9", "#B79CF0")
+"""The colors of a method that is not known here, such as one whose package is not installed."""
 
 SIMILAR, DISSIMILAR, UNGROUPED = "similar", "dissimilar", "node"
 GROUP_COLORS = {SIMILAR: "#0072B2", DISSIMILAR: "#C27C00", UNGROUPED: "#0072B2"}
@@ -44,13 +40,46 @@ VARIANT_DASHES = ((), (6, 2), (2, 1.5), (8, 2, 2, 2), (1, 2), (4, 1, 1, 1, 1, 1)
 """Variants of a method (with other parameters) share its color and differ in dashes."""
 
 
+def _known(method: str) -> type[Method] | None:
+    """Return the method of a name in a record; None if it is not known here."""
+    try:
+        return method_class(method)
+    except InputError:
+        return None
+
+
+def method_order(method: str) -> int:
+    """Return the place of a method in tables and legends."""
+    known = METHODS.names()
+    return known.index(method) if method in known else len(known)
+
+
 def appearance(method: str, variant: int = 0) -> Appearance:
     """Return how a variant of a method is drawn; variant 0 is the method itself."""
-    base = APPEARANCES.get(method, OTHER)
+    known = _known(method)
+    name = re.sub(r"[^A-Za-z0-9]+", "-", method)
+    if known is None:
+        base = Appearance(name, *UNKNOWN_COLORS, Method.marker, Method.dashes, method_order(method))
+    else:
+        dark = known.dark_color or known.color
+        base = Appearance(name, known.color, dark, known.marker, known.dashes, method_order(method))
     if variant == 0:
         return base
-    dashes = VARIANT_DASHES[variant % len(VARIANT_DASHES)]
-    return Appearance(base.number, base.color, base.marker, dashes)
+    return replace(base, dashes=VARIANT_DASHES[variant % len(VARIANT_DASHES)])
+
+
+def palette(appearances: Iterable[Appearance]) -> str:
+    """Return the part of a page's style sheet that has the colors of methods."""
+    distinct = {each.name: each for each in appearances}.values()
+    light = " ".join(f"--method-{each.name}: {each.color.lower()};" for each in distinct)
+    dark = " ".join(f"--method-{each.name}: {each.dark_color.lower()};" for each in distinct)
+    rules = "\n".join(
+        f".line.method-{name}, .interval.method-{name} {{ stroke: var(--method-{name}); }} "
+        f".shade.method-{name}, .dot.method-{name}, .small.method-{name} "
+        f"{{ fill: var(--method-{name}); }}"
+        for name in (each.name for each in distinct)
+    )
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{rules}"
 
 
 def group(similar: bool | None) -> str:
@@ -59,8 +88,9 @@ def group(similar: bool | None) -> str:
 
 
 def method_title(method: str) -> str:
-    """Return a method's title."""
-    return METHODS.get(method, method)
+    """Return a method's title; its name if it is not known here."""
+    known = _known(method)
+    return method if known is None else known.title
 
 
 def scenario_title(setting: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -22,10 +23,10 @@ from pydantic import (
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import Scenario, load_scenario
 from fedkin.errors import InputError
+from fedkin.messages import suggestion
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
 from fedkin.models.named import MODELS
-from fedkin.registry import suggestion
 
 FORMAT = 1
 """The version of the layout of results; directories of another version are refused."""
@@ -83,11 +84,13 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _settings_in_their_types(self) -> "RunConfig":
+        names = method_class(self.method).setting_names()
         given = {name: value for name, value in self.settings.items() if value is not None}
-        if "preset" in method_class(self.method).setting_names():
+        if "preset" in names:
             given = {"preset": "paper", **given}
-        # An integer that stands for a real number would give the same run another name.
-        typed = make_method(self.method, given).given(given)
+        # In one order, and an integer that stands for a real number as one: a run has one description.
+        ordered = {name: given[name] for name in [*names, *given] if name in given}
+        typed = make_method(self.method, ordered).given(ordered)
         object.__setattr__(self, "settings", typed)
         return self
 
@@ -112,7 +115,8 @@ class RunConfig(BaseModel):
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         dataset = Path(self.dataset).name
         setting = Path(str(self.setting)).stem
-        return f"{dataset}-{setting}-{self.target}-{self.method}-{self.seed}-{digest}"
+        method = re.sub(r"[^A-Za-z0-9_.]+", "-", self.method)
+        return f"{dataset}-{setting}-{self.target}-{method}-{self.seed}-{digest}"
 
 
 def _as_list(value: Any) -> Any:

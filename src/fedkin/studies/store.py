@@ -254,6 +254,18 @@ def results(directory: str | Path, *, best: bool = False) -> pd.DataFrame:
         Columns `dataset`, `setting`, `target`, `method`, `seed`, `parameters`, `run`, then the costs,
         losses and accuracies, the weight of each node and diagnostics. Settings are text, since a
         user's own have names: `"1"` is the paper's first.
+
+    >>> import tempfile
+    >>> from fedkin.studies.cell import do_run
+    >>> from fedkin.studies.config import RunConfig
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     Store(directory).open(resume=False)
+    ...     Store(directory).write_study(StudyConfig(dataset=["digits"]))
+    ...     run = RunConfig(dataset="digits", setting=2, method="local", model="logistic", steps=1)
+    ...     outcome = do_run(run, Store(directory).runs)
+    ...     table = results(directory)
+    >>> table[["dataset", "setting", "method", "step"]].to_dict("records")
+    [{'dataset': 'digits', 'setting': '2', 'method': 'local', 'step': 1}]
     """
     tables = []
     store = Store(directory)

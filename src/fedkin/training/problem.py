@@ -59,7 +59,21 @@ def simulation(
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Everything that training needs, except for the method."""
+    """Everything that training needs, except for the method.
+
+    `fedkin.fit` builds one of arrays. Build one yourself to choose the engine, or to train several
+    methods on the same nodes.
+
+    >>> import numpy as np
+    >>> from fedkin.methods.fedavg import FedAvg
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> points = Points(x, (x[:, 0] > 0).astype(int))
+    >>> engine = simulation({"north": points, "south": points}, batch_size=10, seed=0)
+    >>> problem = Problem.build(engine, points, model="logistic", classes=np.arange(2))
+    >>> trained = problem.train(FedAvg(rounds=3), budget=Budget(steps=2))
+    >>> trained.state.cost.synchronizations  # one for the step size, then three per step
+    7
+    """
 
     federation: Federation
     center: Center

@@ -32,7 +32,19 @@ SAVED_MODELS: dict[str, Any] = {"Logistic": Logistic, "Ridge": Ridge, "MLP": MLP
 
 @dataclass(frozen=True)
 class Result:
-    """The learned weights, the model trained with them, and how they came about."""
+    """The learned weights, the model trained with them, and how they came about.
+
+    >>> import numpy as np, fedkin
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> nodes = {"north": (x, 2 * x[:, 0]), "south": (x, -x[:, 0])}
+    >>> result = fedkin.fit(nodes, validation=(x, 2 * x[:, 0]), model="ridge", cap=1.0)
+    >>> result.weights["north"] > 0.99
+    True
+    >>> abs(float(result.predict([[0.5]])[0]) - 1) < 0.05
+    True
+    >>> result.history.columns[0], result.stopped.split(":")[0]
+    ('step', 'converged')
+    """
 
     method: str
     weights: dict[str, float] | None
@@ -130,6 +142,15 @@ def load(path: str | Path, model: Any | None = None) -> Result:
     Args:
         path: The file.
         model: The model object, needed where it was not one of fedkin's own.
+
+    >>> import tempfile, numpy as np, fedkin
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> result = fedkin.fit([(x, x[:, 0])] * 2, (x, x[:, 0]), model="ridge", method="fedavg", steps=1)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     result.save(f"{directory}/own.fedkin")
+    ...     again = fedkin.load(f"{directory}/own.fedkin")
+    >>> bool((again.predict(x) == result.predict(x)).all())
+    True
     """
     path = Path(path)
     try:

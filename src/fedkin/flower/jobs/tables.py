@@ -38,11 +38,11 @@ from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_settings import TableDescription
+from fedkin.messages import suggestion
 from fedkin.methods.base import Method
 from fedkin.methods.registry import make_method
 from fedkin.models.named import TableModel, model_for
 from fedkin.models.objective import Objective
-from fedkin.registry import suggestion
 from fedkin.training.checkpoint import read_made_with
 from fedkin.training.fit import make_result
 from fedkin.training.problem import Engine, Problem

@@ -54,7 +54,13 @@ class Hypergradient(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AdjointSolver(Settings, ABC):
-    """A way of solving for h and of asking each node for −∇L_k(θ)ᵀh. Derive from it to write your own."""
+    """A way of solving for h and of asking each node for −∇L_k(θ)ᵀh. Derive from it to write your own.
+
+    docs/extend.md has a complete example.
+
+    >>> [solver.name for solver in SOLVERS.all()][:3]
+    ['cg', 'svrg', 'neumann']
+    """
 
     name: ClassVar[str]
     """What it is called in files and on the command line."""
@@ -123,12 +129,14 @@ def register_solver(solver: SolverClass) -> SolverClass:
 
     Other processes do not see it: for them, name the solver as `package.module:Class`, or declare an
     entry point in the group `fedkin.solvers`.
+
+    >>> register_solver(ConjugateGradients).name
+    'cg'
     """
     SOLVERS.add(solver.name, solver)
     return solver
 
 
-@register_solver
 @dataclass(frozen=True, kw_only=True)
 class LocalSvrgSolver(AdjointSolver):
     """The paper's solver: Local-SVRG on the quadratic `eq:QP_matrixinverse`.
@@ -140,6 +148,9 @@ class LocalSvrgSolver(AdjointSolver):
         learning_rate: The step size γ_h; if open, 0.0005 with the paper's preset, else training's.
         rounds: The number of synchronizations; training's if open.
         training: What else the solve takes over from training; filled in by `prepare`.
+
+    >>> LocalSvrgSolver(learning_rate=0.0005).learning_rate
+    0.0005
     """
 
     name: ClassVar[str] = "svrg"
@@ -256,7 +267,6 @@ def solve_by_svrg(
     return point, cost
 
 
-@register_solver
 @dataclass(frozen=True, kw_only=True)
 class ConjugateGradients(AdjointSolver):
     """Damped conjugate gradients: one synchronization per iteration, and none for the slopes.
@@ -329,7 +339,6 @@ class ConjugateGradients(AdjointSolver):
         return found._replace(warnings=warnings + found.warnings)
 
 
-@register_solver
 @dataclass(frozen=True, kw_only=True)
 class NeumannSeries(AdjointSolver):
     """The truncated Neumann series: one synchronization per term, and none for the slopes.
@@ -428,7 +437,7 @@ class HessianProducts:
         self._theta = theta
         self._key = key
         self._begun = False
-        counted = np.asarray(node_weights) > 0
+        counted = np.asarray(node_weights) != 0
         self._asked = np.ones_like(counted) if federation.ask_all else counted
 
     def __call__(self, vector: Vector) -> tuple[Vector, Array]:
@@ -476,3 +485,7 @@ def _from_linear_solution(
     return Hypergradient(
         gradient, solution.solution, rate_factor, products.cost, diagnostics, warnings
     )
+
+
+for own in (ConjugateGradients, LocalSvrgSolver, NeumannSeries):
+    register_solver(own)

@@ -86,6 +86,7 @@ class Bilevel(SvrgMethod):
     name: ClassVar[str] = "bilevel"
     title: ClassVar[str] = "Bi-level"
     color: ClassVar[str] = "#D55E00"
+    dark_color: ClassVar[str | None] = "#F5803A"
     marker: ClassVar[str] = "o"
     dashes: ClassVar[tuple[float, ...]] = ()
     tasks = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
@@ -115,8 +116,9 @@ class Bilevel(SvrgMethod):
     def setting_names(cls) -> tuple[str, ...]:
         """Return the names of all settings; those of the solver stand beside the method's own."""
         own = super().setting_names()
+        after = own.index("solver") + 1
         of_solvers = (name for solver in SOLVERS.all() for name in solver.shorthand)
-        return tuple(dict.fromkeys([*own, *of_solvers]))
+        return tuple(dict.fromkeys([*own[:after], *of_solvers, *own[after:]]))
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:

@@ -47,6 +47,9 @@ class TheoryBilevel(Method):
         refresh_probability: The probability q of renewing a reference point in a step.
         limited: Whether the run has a budget, so that a plan of more than a million synchronizations
             may begin.
+
+    >>> TheoryBilevel(epsilon=0.1).outer
+    'accelerated'
     """
 
     name: ClassVar[str] = "bilevel"
@@ -61,6 +64,13 @@ class TheoryBilevel(Method):
     period: int = count(1)
     refresh_probability: float = share(0.1)
     limited: bool = flag(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon is None:
+            raise InputError(
+                "TheoryBilevel needs epsilon: how near the validation loss shall come to its minimum"
+            )
 
     @property
     def asks_all(self) -> bool:

@@ -43,6 +43,7 @@ class Ditto(PersonalizedMethod):
     name: ClassVar[str] = "ditto"
     title: ClassVar[str] = "Ditto"
     color: ClassVar[str] = "#007F5C"
+    dark_color: ClassVar[str | None] = "#2CC79B"
     marker: ClassVar[str] = "^"
     dashes: ClassVar[tuple[float, ...]] = (3, 1.5)
     tasks = (DITTO_SHARED_ROUND, DITTO_PERSONAL_ROUND, SMOOTHNESS)

@@ -44,6 +44,7 @@ class PFedMe(PersonalizedMethod):
     name: ClassVar[str] = "pfedme"
     title: ClassVar[str] = "pFedMe"
     color: ClassVar[str] = "#C2639A"
+    dark_color: ClassVar[str | None] = "#E494C1"
     marker: ClassVar[str] = "D"
     dashes: ClassVar[tuple[float, ...]] = (7, 2, 1.5, 2)
     tasks = (PFEDME_ROUND, PFEDME_PERSONAL_ROUND, SMOOTHNESS)

@@ -6,20 +6,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fedkin.training.method_settings import MethodSettings, build
 
 from federations import classification_nodes, own_data, problem, regression_nodes
 from fedkin.compilation import COMPILED
 from fedkin.errors import DivergedError, InputError
 from fedkin.federation.base import Cost
-from fedkin.methods.ditto.center import Ditto
-from fedkin.methods.pfedme.center import PFedMe
+from fedkin.federation.task import slots_of
+from fedkin.methods.ditto.center import Ditto, DittoAlgorithm
+from fedkin.methods.pfedme.center import PFedMe, PFedMeAlgorithm
+from fedkin.methods.registry import make_method
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.mlp import MLP
 from pseudocode import ditto_steps, gradient_of, pfedme_rounds
 
-DITTO = Ditto(0.1, period=4, rounds=3, proximal=0.5, personal_steps=6)
-PFEDME = PFedMe(0.1, period=4, rounds=3, proximal=2.0, tolerance=0.1, iterations=5)
+DITTO = DittoAlgorithm(0.1, period=4, rounds=3, proximal=0.5, personal_steps=6)
+PFEDME = PFedMeAlgorithm(0.1, period=4, rounds=3, proximal=2.0, tolerance=0.1, iterations=5)
 
 
 def make(model=None, seed=0):
@@ -28,13 +29,13 @@ def make(model=None, seed=0):
 
 
 def take_steps(algorithm, made, count=2, seed=0):
-    """Take steps from zero; return the last state and all that the steps told."""
-    state, told = algorithm.init(jnp.zeros(made.objective.size), 2), []
+    """Take steps from zero; return the last state and what each step reports."""
+    state, infos = algorithm.init(jnp.zeros(made.objective.size), 2), []
     for number in range(count):
         key = jax.random.fold_in(jax.random.key(seed), number)
         state, info = algorithm.step(state, key, made.federation, made.center)
-        told.append(info)
-    return state, told
+        infos.append(info)
+    return state, infos
 
 
 def plain_ditto(made, count=2):
@@ -98,9 +99,9 @@ def plain_pfedme(made, count=2):
 @pytest.mark.parametrize(("algorithm", "plain"), [(DITTO, plain_ditto), (PFEDME, plain_pfedme)])
 def test_steps_follow_the_pseudocode_of_the_papers(algorithm, plain):
     made = make()
-    state, told = take_steps(algorithm, made)
+    state, infos = take_steps(algorithm, made)
     expected = list(plain(made))
-    for info, (_, personal, evaluations) in zip(told, expected, strict=True):
+    for info, (_, personal, evaluations) in zip(infos, expected, strict=True):
         np.testing.assert_allclose(info.theta, personal, rtol=1e-9, atol=1e-12)
         assert info.cost.points == evaluations
         assert info.cost.synchronizations == 3
@@ -108,11 +109,11 @@ def test_steps_follow_the_pseudocode_of_the_papers(algorithm, plain):
         np.testing.assert_array_equal(info.node_weights, [0.5, 0.5])
     np.testing.assert_allclose(state.shared, expected[-1][0], rtol=1e-9, atol=1e-12)
     assert state.rounds == 6
-    assert np.linalg.norm(told[-1].theta - state.shared) > 1e-2
+    assert np.linalg.norm(infos[-1].theta - state.shared) > 1e-2
 
 
 def quadratics(nodes=3, l2=0.1):
-    """Ridge regression with one mini-batch a node: Hessians H_k and linear terms b_k, node 0's last."""
+    """Ridge regression with one mini-batch per node: Hessians H_k and linear terms b_k, node 0's last."""
     points, validation = regression_nodes((20,) * nodes)
     made = problem(Ridge(l2=l2, intercept=False), points, validation, batch_size=25)
     everyone = [*made.nodes, made.validation]
@@ -123,7 +124,7 @@ def quadratics(nodes=3, l2=0.1):
 @pytest.mark.usefixtures("float64")
 def test_ditto_reaches_its_fixed_point_on_quadratics():
     made, hessians, linear = quadratics()
-    algorithm = Ditto(0.1, period=1, rounds=300, proximal=0.5, personal_steps=2)
+    algorithm = DittoAlgorithm(0.1, period=1, rounds=300, proximal=0.5, personal_steps=2)
     state, info = algorithm.step(
         algorithm.init(jnp.zeros(4), 3), jax.random.key(0), made.federation, made.center
     )
@@ -137,7 +138,9 @@ def test_ditto_reaches_its_fixed_point_on_quadratics():
 def test_pfedme_minimizes_the_mean_of_the_moreau_envelopes():
     made, hessians, linear = quadratics()
     pull = 2.0
-    algorithm = PFedMe(0.15, period=1, rounds=300, proximal=pull, tolerance=1e-11, iterations=200)
+    algorithm = PFedMeAlgorithm(
+        0.15, period=1, rounds=300, proximal=pull, tolerance=1e-11, iterations=200
+    )
     state, info = algorithm.step(
         algorithm.init(jnp.zeros(4), 3), jax.random.key(0), made.federation, made.center
     )
@@ -164,6 +167,7 @@ def test_cost_is_what_was_sent_and_computed():
         synchronizations=3,
         bytes_up=2 * 3 * 4 * (size + 1),  # an iterate and a loss
         bytes_down=2 * 3 * 4 * (size + 1),  # the shared model and γ
+        nodes_asked=2 * 3,
     )
     endless = replace(PFEDME, tolerance=0.0)
     _, (pfedme,) = take_steps(endless, made, count=1)
@@ -172,6 +176,7 @@ def test_cost_is_what_was_sent_and_computed():
         bytes_up=2 * 3 * 4 * (size + 2),  # an iterate, a loss, the iterations
         bytes_down=2 * 3 * 4 * (size + 3),  # the shared model, γ, λ and δ
         node_points=pfedme.cost.node_points,
+        nodes_asked=2 * 3,
     )
     # Every subproblem takes all its iterations, on ten points of the first node; the center runs once.
     assert pfedme.cost.node_points[0] == 3 * 4 * 5 * 10
@@ -181,23 +186,24 @@ def test_cost_is_what_was_sent_and_computed():
 
 @pytest.mark.parametrize("algorithm", [DITTO, PFEDME])
 def test_same_seed_same_bits_and_nothing_is_compiled_twice(algorithm):
-    first, told = take_steps(algorithm, make())
+    first, infos = take_steps(algorithm, make())
     known = set(COMPILED)
-    again, told_again = take_steps(algorithm, make())
+    again, infos_again = take_steps(algorithm, make())
     other, _ = take_steps(replace(algorithm, learning_rate=0.05, rounds=2), make(), seed=1)
     assert set(COMPILED) == known
     np.testing.assert_array_equal(first.shared, again.shared)
-    np.testing.assert_array_equal(told[-1].theta, told_again[-1].theta)
-    assert told[-1].cost == told_again[-1].cost
+    np.testing.assert_array_equal(infos[-1].theta, infos_again[-1].theta)
+    assert infos[-1].cost == infos_again[-1].cost
     assert np.any(first.shared != other.shared)
 
 
-@pytest.mark.parametrize("algorithm", [DITTO, PFEDME])
-def test_a_run_goes_on_exactly_from_what_was_exported(algorithm):
+@pytest.mark.parametrize(("algorithm", "method"), [(DITTO, Ditto), (PFEDME, PFedMe)])
+def test_a_run_continues_exactly_from_what_was_exported(algorithm, method):
     made, later = make(), make()
     state, _ = take_steps(algorithm, made, count=1)
-    later.federation.import_state(made.federation.export_state())
-    later.center.alone.import_state(made.center.alone.export_state())
+    slots = slots_of(method.tasks)
+    later.federation.import_state(made.federation.export_state(), slots)
+    later.center.alone.import_state(made.center.alone.export_state(), slots)
     both = [
         algorithm.step(state, jax.random.key(7), some.federation, some.center)[1].theta
         for some in (made, later)
@@ -217,20 +223,26 @@ def test_divergence_names_the_learning_rate(algorithm):
 
 def built(method, model=None, **settings):
     made = make(model)
-    return build(
-        method, MethodSettings(**settings), made.federation, made.center, jax.random.key(0)
-    )
+    chosen = make_method(method, settings)
+    chosen.check(len(made.federation.names))
+    return chosen.prepare(made.federation, made.center, jax.random.key(0))
 
 
 def test_open_settings_are_chosen():
     network = MLP(outputs=3)
-    assert built("ditto", network) == (Ditto(0.05, 20, 20, 0.1, 25), Cost())
-    assert built("ditto", network, preset="paper") == (Ditto(0.02, 20, 3, 0.1, 25), Cost())
-    assert built("pfedme", network) == (PFedMe(0.05, 20, 20, 5.0), Cost())
+    assert built("ditto", network) == (DittoAlgorithm(0.05, 20, 20, 0.1, 25), Cost())
+    assert built("ditto", network, preset="paper") == (
+        DittoAlgorithm(0.02, 20, 3, 0.1, 25),
+        Cost(),
+    )
+    assert built("pfedme", network) == (PFedMeAlgorithm(0.05, 20, 20, 5.0), Cost())
     # A strong pull needs small steps.
-    assert built("pfedme", network, proximal=30.0) == (PFedMe(0.025, 20, 20, 30.0), Cost())
+    assert built("pfedme", network, proximal=30.0) == (
+        PFedMeAlgorithm(0.025, 20, 20, 30.0),
+        Cost(),
+    )
     assert built("ditto", network, personal_steps=3, period=7, rounds=2) == (
-        Ditto(0.05, 7, 2, 0.1, 3),
+        DittoAlgorithm(0.05, 7, 2, 0.1, 3),
         Cost(),
     )
 
@@ -241,9 +253,7 @@ def test_the_step_size_of_a_convex_model_suits_all_data_and_the_pull(method):
     model = Logistic(classes=3, l2=0.1, intercept=False)
     # Node 0's inputs are the largest: its own curvature has to count.
     made = problem(model, nodes, (5 * inputs, labels))
-    algorithm, cost = build(
-        method, MethodSettings(), made.federation, made.center, jax.random.key(0)
-    )
+    algorithm, cost = make_method(method).prepare(made.federation, made.center, jax.random.key(0))
     data = own_data(made.center.alone.data, 0)
     largest = 0.0
     for index in range(int(data.batches)):
@@ -270,10 +280,11 @@ def test_the_step_size_of_a_convex_model_suits_all_data_and_the_pull(method):
         ("ditto", {"proximal": 0.0}, "proximal must be a positive number, not 0.0"),
         ("pfedme", {"proximal": float("nan")}, "proximal must be a positive number, not nan"),
         ("ditto", {"personal_steps": 2.5}, "personal_steps must be a whole number"),
+        ("dito", {}, "method='dito' is unknown; did you mean ditto"),
         (
-            "dito",
+            "newton",
             {},
-            "method='dito' is unknown; choose one of bilevel, fedavg, local, ditto, pfedme",
+            "method='newton' is unknown; choose one of bilevel, fedavg, ditto, pfedme, local",
         ),
     ],
 )

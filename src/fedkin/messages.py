@@ -29,6 +29,17 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     return f"; it has: {listing(names)}" if names else ""
 
 
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """End a message with the setting or option that the user may have meant, or with all of them.
+
+    >>> suggestion("dito", ["bilevel", "ditto"]), suggestion("sgd", ["bilevel", "ditto"])
+    ('; did you mean ditto?', '; choose one of bilevel, ditto')
+    """
+    known = list(names)
+    near = closest_name(name, known)
+    return f"; choose one of {', '.join(known)}" if near is None else f"; did you mean {near}?"
+
+
 def join_names(names: Sequence[str], most: int = 3) -> str:
     """Join names with commas and "and", cutting a long list short.
 
