@@ -202,6 +202,6 @@ def test_a_worker_of_a_study_keeps_code_where_its_parent_does(tmp_path):
         "from fedkin.studies import study",
         "shares = queue.Queue()",
         "shares.put(set(range(os.cpu_count())))",
-        "study._start_worker(None, shares)",
+        "study._start_worker(shares)",
     )
     assert cache_directory_of_a_new_process(tmp_path, *start) == str(tmp_path)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedkin.flower.guard import MOST_REQUESTS, check_exchange, remote_tasks
 from fedkin.flower.wire import MOST_MODELS, Parcel, Refusal, RefusedError
 from fedkin.methods.registry import known_tasks
-from flower.requests import exchange, request
+from flower.well_formed import exchange, request
 
 SIZE = 7
 TASKS = remote_tasks()

@@ -255,7 +255,7 @@ TABLE = (
         "give commands to a SuperLink",
         has=(
             *("ListNodes", "RegisterNode", "UnregisterNode", "StartRun", "ListRuns"),
-            *("StreamLogs", "StopRun", "close"),
+            *("StopRun", "close"),
         ),
     ),
     Reliance(
@@ -306,15 +306,6 @@ TABLE = (
         "control",
         "follow a run",
         *("status", "sub_status", "details"),
-        imported=False,
-    ),
-    proto("control_pb2", "StreamLogsRequest", "control", "show the log of a run", "run_id"),
-    proto(
-        "control_pb2",
-        "StreamLogsResponse",
-        "control",
-        "show the log of a run",
-        "log_output",
         imported=False,
     ),
     proto("control_pb2", "StopRunRequest", "control", "stop a run", "run_id"),

@@ -11,9 +11,12 @@ from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
 from fedkin.events import EventReader
-from fedkin.flower.jobs import tables as jobs_tables
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
+from fedkin.methods.bilevel.method import Bilevel
+from fedkin.studies.config import load_study
+from fedkin.training import problem
+from fedkin.training.checkpoint import save_checkpoint
 from flower.fake_grid import FakeGrid
 
 
@@ -126,7 +129,7 @@ class KilledError(Exception):
 
 @pytest.fixture
 def killed(tables, tmp_path, monkeypatch):
-    """A job whose center was killed after its first step; its nodes go on living."""
+    """A job whose center was killed after its first step; its nodes live on."""
     nodes = grid(tables)
     path = write_job(tmp_path)
     path.write_text(path.read_text() + "wait = 0.1")
@@ -135,19 +138,17 @@ def killed(tables, tmp_path, monkeypatch):
 
 
 def kill_after_first_step(job, nodes, tmp_path, monkeypatch):
-    save = jobs_tables.save_checkpoint
-
     def save_and_die(*arguments):
-        save(*arguments)
+        save_checkpoint(*arguments)
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs_tables, "save_checkpoint", save_and_die)
+        patch.setattr(problem, "save_checkpoint", save_and_die)
         with pytest.raises(KilledError):
             job.carry_out(Messenger(nodes), tmp_path / "result", resume=False)
 
 
-def test_a_job_on_tables_goes_on_as_if_it_had_not_been_killed(killed, tables, tmp_path):
+def test_a_job_on_tables_continues_as_if_it_had_not_been_killed(killed, tables, tmp_path):
     job, nodes = killed
     with pytest.raises(InputError, match="continue with --resume, or delete it"):
         job.carry_out(Messenger(nodes), tmp_path / "result", resume=False)
@@ -174,7 +175,7 @@ def test_a_job_on_tables_is_resumed_without_a_node_that_is_gone(killed, tmp_path
     assert weights["a"] + weights["b"] == pytest.approx(1, abs=1e-6)
 
 
-def test_a_node_that_comes_back_with_another_table_is_not_taken_in(killed, tables, tmp_path):
+def test_a_node_that_comes_back_with_another_table_may_not_join(killed, tables, tmp_path):
     job, nodes = killed
     nodes.away.add("c")
     asked = []
@@ -196,8 +197,8 @@ def test_a_node_that_comes_back_with_another_table_is_not_taken_in(killed, table
 def test_a_job_on_tables_is_not_resumed_with_other_data(killed, tables, tmp_path):
     job, nodes = killed
 
-    def refused(nodes, told):
-        with pytest.raises(InputError, match=told):
+    def refused(nodes, words):
+        with pytest.raises(InputError, match=words):
             job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
 
     own = (tmp_path / "own.csv").read_text()
@@ -226,7 +227,7 @@ def test_a_job_with_one_node_is_resumed(tables, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "words"),
     [
         ("modle = 'logistic'", "did you mean model"),
         ("model = 'ridge'", "ridge gives numbers"),
@@ -235,8 +236,8 @@ def test_a_job_with_one_node_is_resumed(tables, tmp_path, monkeypatch):
         ("settings.gamma = 0.1", "gamma"),
     ],
 )
-def test_slips_in_a_job_are_told_before_any_node_is_asked(tmp_path, more, told):
-    with pytest.raises(InputError, match=told):
+def test_slips_in_a_job_are_reported_before_any_node_is_asked(tmp_path, more, words):
+    with pytest.raises(InputError, match=words):
         load_job(write_job(tmp_path, more))
 
 
@@ -268,17 +269,28 @@ learning_rate = 0.05
 """
 
 
-def test_conjugate_gradients_are_the_default_over_flower(tmp_path):
+def test_a_study_over_flower_is_the_study_in_simulation(tmp_path):
+    """The same file gives the same runs, with the same settings: there is one set of defaults."""
     path = tmp_path / "study.toml"
     path.write_text(STUDY.format(more=""))
-    bilevel, fedavg = load_job(path).study.runs()
-    assert bilevel.settings.solver == "cg"
-    assert fedavg.settings.solver is None
-    path.write_text(STUDY.format(more="") + "[settings.bilevel]\nsolver = 'svrg'")
-    assert load_job(path).study.runs()[0].settings.solver == "svrg"
+    job, study = load_job(path).study, load_study(path)
+    assert job == study
+    bilevel, _ = job.runs()
+    assert bilevel.chosen_method.chosen_solver.name == "svrg"  # the paper's
+    assert bilevel.settings == {"preset": "paper", "learning_rate": 0.05}
 
 
-def test_a_job_that_is_none_is_told(tmp_path):
+def test_a_job_on_tables_has_the_defaults_of_fit(tmp_path):
+    method = load_job(write_job(tmp_path)).method
+    assert method == Bilevel.from_settings({"rounds": 4, "solver_iterations": 4})
+    assert method.chosen_solver.name == "cg"
+    assert method.default_steps == 50
+    paper = load_job(write_job(tmp_path, "settings.preset = 'paper'")).method
+    assert paper.chosen_solver.name == "svrg"
+    assert paper.default_steps == 20
+
+
+def test_a_file_that_is_no_job_is_refused(tmp_path):
     with pytest.raises(InputError, match="cannot read the job"):
         load_job(tmp_path / "none.toml")
     path = tmp_path / "job.toml"

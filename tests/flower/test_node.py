@@ -28,8 +28,8 @@ from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
 from flower.fake_grid import through_bytes
-from flower.requests import HEADER, exchange, request
 from flower.trials import JOIN, settings
+from flower.well_formed import HEADER, exchange, request
 
 SOURCE = Path(fedkin.__file__).parents[1]
 SIZE = 650

@@ -12,12 +12,13 @@ import pytest
 
 from fedkin.events import EventReader, RunStarted, Warned
 from fedkin.federation.simulation import SimulatedFederation
-from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedavg import FedAvgAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
-from fedkin.studies.cell import run_cell, set_up
+from fedkin.studies.cell import do_run, draw_problem
 from fedkin.studies.store import RunDirectory
-from fedkin.training import method_settings as methods
-from fedkin.training.runner import Budget, begin, run
+from fedkin.training.problem import initial_model_key, training_key
+from fedkin.training.runner import Budget, begin
+from fedkin.training.runner import run as run_steps
 from flower.processes import Processes, wait_until
 from flower.recorder import Recorder
 from flower.trials import NAMES, assert_same, config, outcome, settings
@@ -51,10 +52,9 @@ def write_study(path, run, patience=120):
         majority=run.majority_nodes,
         patience=patience,
     )
-    given = {name: value for name, value in vars(run.settings).items() if value is not None}
-    lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
+    lines = [f"{name} = {json.dumps(value)}" for name, value in run.settings.items()]
     path.write_text(text + "\n".join(lines))
-    # The default budget of a study is another than none: it is part of the run's name.
+    # A study has a default budget, which is part of the run's name.
     return run.model_copy(update={"synchronizations": 800})
 
 
@@ -100,7 +100,7 @@ def trial(tmp_path_factory):
 
 
 def equals_simulation(run, out, tmp_path, tolerance):
-    run_cell(run, tmp_path / "simulated")
+    do_run(run, tmp_path / "simulated")
     assert_same(outcome(out / "runs", run), outcome(tmp_path / "simulated", run), tolerance)
 
 
@@ -121,7 +121,8 @@ def test_a_server_app_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_
 
 
 def only_vectors_and_numbers_cross(recorded, run):
-    size = set_up(run).objective.size
+    drawn = draw_problem(run)
+    size = drawn.problem.objective.size
     shapes = {"up": [], "down": []}
     for way, data in recorded.items():
         for match in re.finditer(b"\x93NUMPY", bytes(data)):
@@ -132,7 +133,7 @@ def only_vectors_and_numbers_cross(recorded, run):
     assert len(shapes["up"]) >= 8, "the recording has seen nothing"
     assert set(shapes["up"]) == set(shapes["down"]) == {((size,), "float32")}
     # None of the node's images has left it, neither as bytes nor as the numbers that the model sees.
-    images = set_up(run).data.nodes[0][0]
+    images = drawn.data.nodes[0][0]
     sent = bytes(recorded["up"])
     for image in images:
         assert image.tobytes() not in sent
@@ -162,8 +163,8 @@ def test_fedavg_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_path):
 
 
 @pytest.mark.flower
-def test_a_superlink_that_is_started_again_goes_on_with_its_database(tmp_path):
-    """Its nodes stay, and find it again; the run goes on from its checkpoint."""
+def test_a_superlink_that_is_started_again_continues_with_its_database(tmp_path):
+    """Its nodes stay, and find it again; the run continues from its checkpoint."""
     trial = Trial(tmp_path / "federation", database=True)
     try:
         out = tmp_path / "out"
@@ -181,8 +182,8 @@ def test_a_superlink_that_is_started_again_goes_on_with_its_database(tmp_path):
 
 
 @pytest.mark.flower
-def test_a_supernode_killed_in_mid_run_comes_back(trial, tmp_path):
-    """Dropped after three failures, taken in again when it is back, and the run ends well."""
+def test_a_supernode_killed_during_a_run_comes_back(trial, tmp_path):
+    """It is dropped after three failures and rejoins when it is back, and the run ends well."""
     out = tmp_path / "out"
     run, directory = trial.submit(config("bilevel-cg", steps=6), out, patience=45)
     wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
@@ -231,40 +232,36 @@ def test_nodes_that_answer_nonsense_are_left_out_of_what_the_others_learn(tmp_pa
         wait_until(directory.is_finished, PATIENCE, "the end of the run")
     finally:
         processes.stop()
-    told = json.loads((directory.path / "finished.json").read_text())["warnings"]
+    warnings = json.loads((directory.path / "finished.json").read_text())["warnings"]
     for trick, words in {
         "nan": "not finite",
         "shape": "shape",
         "huge": "norm",
         "silence": "did not answer in time",
     }.items():
-        own = [warning for warning in told if f"majority-{tricks[trick]} " in warning]
-        assert any(words in warning for warning in own), told
-        assert any("dropped after 3" in warning for warning in own), told
+        own = [warning for warning in warnings if f"majority-{tricks[trick]} " in warning]
+        assert any(words in warning for warning in own), warnings
+        assert any("dropped after 3" in warning for warning in own), warnings
     _, models = outcome(tmp_path / "out" / "runs", run)
     np.testing.assert_allclose(models["last"], alone(run), rtol=1e-4, atol=1e-6)
 
 
 def alone(run):
     """What the two sound nodes learn without the others."""
-    scene = set_up(run)
-    model = scene.objective.model
+    drawn = draw_problem(run)
+    objective = drawn.problem.objective
     nodes = [
-        (np.asarray(model.prepare(jnp.asarray(images))), labels)
-        for images, labels in scene.data.nodes[:2]
+        (np.asarray(objective.model.prepare(jnp.asarray(images))), labels)
+        for images, labels in drawn.data.nodes[:2]
     ]
-    two = SimulatedFederation(scene.objective, nodes, batch_size=run.batch_size, seed=run.seed)
+    two = SimulatedFederation(objective, nodes, batch_size=run.batch_size, seed=run.seed)
     given = run.settings
-    algorithm = FedAvg(LocalSvrg(given.learning_rate, given.period, given.rounds))
-    theta = scene.objective.init(methods.initial_model_key(run.seed))
-    state = begin(algorithm, two, theta)
-    key = methods.training_key(run.seed)
-    run_state = run_steps(algorithm, two, scene.center, state, key)
-    return np.asarray(run_state.last_theta)
-
-
-def run_steps(algorithm, federation, center, state, key):
-    return run(algorithm, federation, center, state, key, budget=Budget(1))
+    training = LocalSvrg(given["learning_rate"], given["period"], given["rounds"])
+    algorithm = FedAvgAlgorithm(training)
+    state = begin(algorithm, two, objective.init(initial_model_key(run.seed)))
+    key = training_key(run.seed)
+    run_steps(algorithm, two, drawn.problem.center, state, key, budget=Budget(1))
+    return np.asarray(state.last_theta)
 
 
 @pytest.mark.flower

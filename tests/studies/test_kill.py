@@ -23,7 +23,7 @@ STUDY = """
 dataset = "digits"
 setting = 2
 model = "logistic"
-synchronizations = 240
+synchronizations = 120
 
 [settings]
 learning_rate = 0.05

@@ -280,9 +280,12 @@ BAD = {
     "unknown method": (["--method", "fedprox"], "--method: 'fedprox' is unknown"),
     "unknown target": (
         ["--target", "both"],
-        "--target: 'both' is unknown; choose minority or majority",
+        "--target: 'both' is unknown; choose one of minority, majority",
     ),
-    "unknown solver": (["--solver", "lu"], "--solver: 'lu' is unknown; choose cg, svrg or neumann"),
+    "unknown solver": (
+        ["--solver", "lu"],
+        "--solver: 'lu' is unknown; choose one of cg, svrg, neumann",
+    ),
     "rate": (["--learning-rate", "-1"], "positive"),
     "setting": (["--setting", "7"], "--setting"),
     "data set": (["--dataset", "fashion_mnist"], "did you mean"),

@@ -9,17 +9,20 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import ServerApp
 
 from fedkin.data.sources import load_images
+from fedkin.federation.base import WeightedSum
 from fedkin.flower.engine import (
     FlowerFederation,
     RunDescription,
     describe_nodes,
 )
 from fedkin.flower.messenger import Messenger
+from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.models.named import named_model
 from fedkin.models.objective import Objective
 
@@ -48,14 +51,19 @@ def main(grid, context):
     key = jax.random.key(0)
     point = objective.init(key)
 
-    def synchronize(start=False):
+    weights = jnp.ones(len(ours)) / len(ours)
+
+    def synchronize(begin=False):
         message = {
             "point": point,
             "learning_rate": 0.01,
             "refresh_probability": 0.02,
             "averaging_rate": 0.0,
         }
-        federation.call("inner_svrg_round", message, key=key, start=start, steps=20, reply="point")
+        request = WeightedSum(
+            INNER_SVRG_ROUND, message, weights=weights, begin=begin, steps=20, reply="point"
+        )
+        federation.exchange(train=request, key=key)
 
     def messages():
         vectors = ArrayRecord({"point": Array(np.asarray(point))})
@@ -71,7 +79,7 @@ def main(grid, context):
                 waiting.discard(reply.metadata.reply_to_message_id)
             time.sleep(messenger.interval)
 
-    synchronize(start=True)
+    synchronize(begin=True)
     synchronize()  # everything is compiled now
     ping_as_flower_does()
     times = {"fedkin": [], "flower": [], "flower, our interval": []}
