@@ -14,7 +14,7 @@ from fedkin.events import StepDone
 from fedkin.federation.attendance import TooFewNodesError
 from fedkin.federation.base import PerNode, Revealed, WeightedSum
 from fedkin.federation.task import slots_of
-from fedkin.flower.engine import describe_nodes
+from fedkin.flower.discovery import describe_nodes
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE

@@ -96,11 +96,11 @@ def test_a_task_is_done_on_the_nodes_own_data(node):
         node.ask(values | {"ask.option.steps": 1}, {"ask/point": 0 * POINT["ask/point"]})
     )
     # Ten classes that a model of zeros does not tell apart
-    assert reply.values["number.ask.loss"] == pytest.approx(np.log(10), rel=1e-5)
+    assert reply.values["ask.number.loss"] == pytest.approx(np.log(10), rel=1e-5)
     assert reply.values["evaluations"] == 200 + 2 * 50  # all points, and a mini-batch twice
-    assert set(reply.vectors) == {"ask.point"}
-    assert reply.vectors["ask.point"].shape == (SIZE,)
-    assert set(reply.values) == {"evaluations", "number.ask.loss"}
+    assert set(reply.vectors) == {"ask.vector.point"}
+    assert reply.vectors["ask.vector.point"].shape == (SIZE,)
+    assert set(reply.values) == {"evaluations", "ask.number.loss"}
 
 
 def test_several_requests_are_answered_together(node):
@@ -110,24 +110,26 @@ def test_several_requests_are_answered_together(node):
     vectors = dict(zip(places, np.random.default_rng(0).normal(size=(2, SIZE)), strict=True))
     vectors = {place: vector.astype(np.float32) for place, vector in vectors.items()}
     both = content(node.ask({**HEADER, "requests": "one,two", **product, **slope}, vectors))
-    assert set(both.vectors) == {"one.product"}
-    assert set(both.values) == {"evaluations", "number.two.slope"}
+    assert set(both.vectors) == {"one.vector.product"}
+    assert set(both.values) == {"evaluations", "two.number.slope"}
     # The gradient at θ, which both need, is computed once; then the product.
     assert both.values["evaluations"] == 200 + 200
     alone = content(node.ask({**HEADER, "requests": "one", **product}, vectors))
-    np.testing.assert_array_equal(alone.vectors["one.product"], both.vectors["one.product"])
+    np.testing.assert_array_equal(
+        alone.vectors["one.vector.product"], both.vectors["one.vector.product"]
+    )
 
 
 def test_several_models_are_those_asked_for_alone(node):
     values, _ = ask_for(INNER_SVRG_ROUND, models=(1, 5))
     points = np.random.default_rng(0).normal(size=(2, SIZE)).astype(np.float32)
     both = content(node.ask(values, {"ask/point": points}))
-    assert both.vectors["ask.point"].shape == (2, SIZE)
-    losses = both.values["number.ask.loss"]
-    for point, found, loss in zip(points, both.vectors["ask.point"], losses, strict=True):
+    assert both.vectors["ask.vector.point"].shape == (2, SIZE)
+    losses = both.values["ask.number.loss"]
+    for point, found, loss in zip(points, both.vectors["ask.vector.point"], losses, strict=True):
         alone = content(node.ask(SVRG, {"ask/point": point}))
-        np.testing.assert_allclose(found, alone.vectors["ask.point"], rtol=1e-5, atol=1e-6)
-        assert loss == pytest.approx(alone.values["number.ask.loss"], rel=1e-5)
+        np.testing.assert_allclose(found, alone.vectors["ask.vector.point"], rtol=1e-5, atol=1e-6)
+        assert loss == pytest.approx(alone.values["ask.number.loss"], rel=1e-5)
     # Each has a memory of its own: a model that has not begun says so, the others continue.
     for model, has_begun in ((5, True), (3, False)):
         values, _ = ask_for(INNER_SVRG_ROUND, models=(model,), begin=False)
@@ -256,14 +258,16 @@ def test_a_message_that_is_refused_in_part_leaves_nothing_behind(node):
     training, _ = request(INNER_SVRG_ROUND, "ask", begin=False)
     slope, _ = request(SLOPE, "two", begin=False)
     both = {**HEADER, "requests": "ask,two", **training, **slope}
-    point = {"ask/point": begun.vectors["ask.point"]}
+    point = {"ask/point": begun.vectors["ask.vector.point"]}
     refused(node.ask(both, point | {"two/vector": POINT["ask/point"]}), Refusal.NOT_BEGUN)
     later = content(node.ask({**HEADER, "requests": "ask", **training}, point))
     other = Node()
     other.ask(JOIN)
     other.ask(SVRG, POINT)
     expected = content(other.ask({**HEADER, "requests": "ask", **training}, point))
-    np.testing.assert_array_equal(later.vectors["ask.point"], expected.vectors["ask.point"])
+    np.testing.assert_array_equal(
+        later.vectors["ask.vector.point"], expected.vectors["ask.vector.point"]
+    )
 
 
 def continued(node, step, attempt):
@@ -293,7 +297,9 @@ def test_two_kills_within_a_step_lose_nothing_of_the_step_before(tmp_path, asked
         if asked_before:  # before the first step: it is of step 0, and leaves nothing behind
             assert again.ask(SMOOTH | {"attempt": attempt}).has_content()
         reply = content(continued(again, 1, attempt))
-        np.testing.assert_array_equal(reply.vectors["ask.point"], expected.vectors["ask.point"])
+        np.testing.assert_array_equal(
+            reply.vectors["ask.vector.point"], expected.vectors["ask.vector.point"]
+        )
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -308,7 +314,9 @@ def test_a_node_that_was_not_asked_for_some_steps_continues_where_it_was(tmp_pat
         again = Node(state=str(tmp_path / "two"))
         again.ask(JOIN | {"attempt": "three"})
     reply = content(continued(again, 4, "three" if killed else "two"))
-    np.testing.assert_array_equal(reply.vectors["ask.point"], expected.vectors["ask.point"])
+    np.testing.assert_array_equal(
+        reply.vectors["ask.vector.point"], expected.vectors["ask.vector.point"]
+    )
 
 
 def test_what_is_on_disk_and_does_not_fit_is_forgotten(tmp_path, caplog):
@@ -351,7 +359,7 @@ def test_a_node_trains_with_the_l2_that_it_was_given():
     for l2 in (0.25, 1e-3):
         node = Node()
         assert node.ask(JOIN | {"l2": l2}).has_content()
-        found.append(content(node.ask(SMOOTH)).values["number.ask.smoothness"])
+        found.append(content(node.ask(SMOOTH)).values["ask.number.smoothness"])
     assert found[0] - found[1] == pytest.approx(0.249, rel=1e-3)
 
 

@@ -80,7 +80,7 @@ def work(monkeypatch):
 
     def work(stub):
         stubs.append(stub)
-        made.handle(runtime.Assignment(1, "token"))
+        made.handle(runtime.WorkItem(1, "token"))
         return stub
 
     return work

@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A node's reply: a parcel, or the reason why there is none."""
+class Response:
+    """What came back from a node: a parcel, or the reason why there is none."""
 
     parcel: Parcel | None
     fault: str | None = None
@@ -46,7 +46,7 @@ class Messenger:
 
     def exchange(
         self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
-    ) -> dict[int, Reply]:
+    ) -> dict[int, Response]:
         """Send each node its request, and wait until all have answered or the time is over.
 
         Args:
@@ -55,7 +55,9 @@ class Messenger:
             patience: Seconds to wait; by default, those of this messenger.
         """
         patience = self.patience if patience is None else patience
-        replies = {node: Reply(None, "it did not answer in time", silent=True) for node in requests}
+        replies = {
+            node: Response(None, "it did not answer in time", silent=True) for node in requests
+        }
         # A message must not wait for a node that reconnects when nobody needs its answer any more.
         messages = [
             Message(wire.pack("request", parcel), node, wire.MESSAGE_TYPE, ttl=patience + 60)
@@ -66,7 +68,7 @@ class Messenger:
             if number:
                 waiting[number] = node
             else:
-                replies[node] = Reply(None, "it is not connected", silent=True)
+                replies[node] = Response(None, "it is not connected", silent=True)
         deadline = time.monotonic() + patience
         while waiting:
             for message in self.grid.pull_messages(list(waiting)):
@@ -79,13 +81,13 @@ class Messenger:
         return replies
 
 
-def _read(message: Message, largest: int) -> Reply:
+def _read(message: Message, largest: int) -> Response:
     if message.has_error():
         code, reason = message.error.code, message.error.reason or "no reason given"
         # Flower answers for a node that is gone, with codes that are smaller than all of fedkin's.
         silent = code < min(Refusal)
-        return Reply(None, f"it answered with an error ({reason[:300]})", code, silent)
+        return Response(None, f"it answered with an error ({reason[:300]})", code, silent)
     try:
-        return Reply(wire.unpack("answer", message.content, largest))
+        return Response(wire.unpack("answer", message.content, largest))
     except RefusedError as error:
-        return Reply(None, f"its answer cannot be read ({error})")
+        return Response(None, f"its answer cannot be read ({error})")

@@ -8,19 +8,15 @@ to the node's log, because such a message may quote a cell.
 import contextlib
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flwr.app import Context, Error, Message
-from pydantic import ValidationError
 
 from fedkin.compilation import keep_compiled_code
 from fedkin.data.batches import NodeData, stack_nodes
-from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.series import Beginning
 from fedkin.federation.task import slots_of
@@ -28,9 +24,21 @@ from fedkin.federation.work import LocalWork
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
+from fedkin.flower.joining import JoinRequest
 from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
-from fedkin.flower.node_settings import DESCRIBE, NodeSettings, node_settings
-from fedkin.flower.wire import NUMBER, Parcel, Refusal, RefusedError, Value
+from fedkin.flower.node_settings import NodeSettings, node_settings
+from fedkin.flower.wire import (
+    DESCRIBE,
+    EXCHANGE,
+    JOIN,
+    NUMBER,
+    VECTOR,
+    Parcel,
+    Refusal,
+    RefusedError,
+    Value,
+    read_key,
+)
 from fedkin.methods.registry import known_tasks
 from fedkin.models.base import Model
 from fedkin.models.named import MODELS, named_model, takes_l2
@@ -40,24 +48,6 @@ logger = logging.getLogger(__name__)
 
 LARGEST_MODEL = 100_000_000
 """The largest number of parameters; before the model is known, also the largest length of a vector."""
-
-LARGEST_L2 = 1e6
-"""The largest factor of ½‖θ‖² in the loss that a node accepts."""
-
-JOIN_VALUES: Mapping[str, type] = {
-    "run": str,
-    "attempt": str,
-    "number": int,
-    "seed": int,
-    "batch-size": int,
-    "model": str,
-    "task": str,
-    "classes": int,
-    "l2": float,
-    "preprocessing": str,
-}
-"""The values of a request to join a run, in addition to its kind. `l2` is there for fedkin's own models, and
-for no others."""
 
 
 def answer(message: Message, context: Context) -> Message:
@@ -91,9 +81,9 @@ def _handle(message: Message, context: Context) -> Parcel:
     kind = values.pop("kind", None)
     if kind == DESCRIBE:
         return _describe(settings, values)
-    if kind == "join":
+    if kind == JOIN:
         return _join(settings, values, context)
-    if kind == "exchange":
+    if kind == EXCHANGE:
         return _do_exchange(settings, values, request, context)
     raise RefusedError(Refusal.INVALID, f"there is no request of the kind {str(kind)[:50]!r}")
 
@@ -116,10 +106,11 @@ def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
 
 def _join(settings: NodeSettings, values: dict[str, Value], context: Context) -> Parcel:
     """Take part in a run, with the model and the number that the request gives to this node."""
-    request = _checked_join(values)
+    request = JoinRequest.read(values)
     _check_model(settings, request)
-    own = _own_node(settings, request)
-    NodeMemory(context.state).join(request)
+    joined = request.values()
+    own = _own_node(settings, joined)
+    NodeMemory(context.state).join(joined)
     return Parcel(
         {
             "name": settings.name,
@@ -130,40 +121,18 @@ def _join(settings: NodeSettings, values: dict[str, Value], context: Context) ->
     )
 
 
-def _check_model(settings: NodeSettings, request: Mapping[str, Any]) -> None:
+def _check_model(settings: NodeSettings, request: JoinRequest) -> None:
     """Refuse a model that is not known here: no message can make a node import anything."""
-    name = request["model"]
+    name = request.model
     if name not in (*MODELS.names(), *settings.models):
         raise RefusedError(
             Refusal.INVALID, f"there is no model {name[:50]!r} on this node (models)"
         )
-    if ("l2" in request) != takes_l2(name):
+    if (request.l2 is not None) != takes_l2(name):
         raise RefusedError(
             Refusal.INVALID,
             "l2 is a setting of fedkin's own models, which need it, and of no others",
         )
-
-
-def _checked_join(values: Mapping[str, Value]) -> dict[str, Any]:
-    if set(values) - {"l2"} != set(JOIN_VALUES) - {"l2"}:
-        raise RefusedError(Refusal.INVALID, f"a request to join needs {sorted(JOIN_VALUES)}")
-    for name in values:
-        kind = JOIN_VALUES[name]
-        if type(values[name]) is not kind:
-            raise RefusedError(Refusal.INVALID, f"{name} must be of type {kind.__name__}")
-    ranges = {
-        "number": (0, 1_000_000),
-        "seed": (0, 2**62),
-        "batch-size": (1, 1_000_000),
-        "classes": (1, 100_000),
-        "l2": (0.0, LARGEST_L2),
-    }
-    for name, (least, largest) in ranges.items():
-        if name in values and not least <= values[name] <= largest:  # pyright: ignore
-            raise RefusedError(Refusal.INVALID, f"{name} must be from {least} to {largest}")
-    if values["task"] not in ("classification", "regression"):
-        raise RefusedError(Refusal.INVALID, "there is no such task")
-    return dict(values)
 
 
 def _do_exchange(
@@ -175,7 +144,7 @@ def _do_exchange(
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
-    step, key = natural_number("step", header["step"]), _read_key(header["key"])
+    step, key = natural_number("step", header["step"]), read_key(header["key"])
     own = _own_node(settings, joined)
     requests = check_exchange(
         values, parcel, own.objective.size, settings.allowed, reveal=settings.reveal
@@ -209,13 +178,14 @@ def _do_exchange(
         )
         evaluations += int(count.sum())
         for name, array in replies.items():
-            label = f"{request.name}.{name}"
             if array.ndim == 2:
-                vectors[label] = array if request.has_models else array[0]
-            elif request.has_models:
-                answers[NUMBER + label] = [float(number) for number in array]
+                vectors[f"{request.name}.{VECTOR}{name}"] = (
+                    array if request.has_models else array[0]
+                )
             else:
-                answers[NUMBER + label] = float(array[0])
+                answers[f"{request.name}.{NUMBER}{name}"] = (
+                    [float(number) for number in array] if request.has_models else float(array[0])
+                )
     kept = SlotMemory(own.work.export_arrays(), series)
     snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
     memory.keep(kept)
@@ -277,10 +247,11 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
     """Prepare this node's data for the model and the number that it has in a run."""
     known = json.dumps([settings.model_dump(mode="json"), joined], sort_keys=True)
     if known not in _PREPARED:
-        points = node_data.own_points(settings, _preprocessing(joined["preprocessing"]))
+        request = JoinRequest.read(joined)
+        points = node_data.own_points(settings, request.preprocessing)
         _check_points(settings, len(points.labels))
-        _check_batches(settings, len(points.labels), joined["batch-size"])
-        model = _make_model(joined, points.inputs.shape[1:])
+        _check_batches(settings, len(points.labels), request.batch_size)
+        model = _make_model(request, points.inputs.shape[1:])
         prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
         objective = Objective.create(model, prepared[:2])
         if objective.size > LARGEST_MODEL:
@@ -289,30 +260,20 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
             )
         while len(_PREPARED) >= MOST_RUNS:
             del _PREPARED[next(iter(_PREPARED))]
-        number = joined["number"]
+        number = request.number
         data = stack_nodes(
-            [prepared], [points.labels], joined["batch-size"], joined["seed"], first_number=number
+            [prepared], [points.labels], request.batch_size, request.seed, first_number=number
         )
         work = LocalWork(objective, data, first_number=number)
         _PREPARED[known] = _OwnNode(objective, data, work)
     return _PREPARED[known]
 
 
-def _make_model(joined: Mapping[str, Any], point_shape: tuple[int, ...]) -> Model:
-    settings = (joined["model"], joined["task"], joined["classes"])
+def _make_model(request: JoinRequest, point_shape: tuple[int, ...]) -> Model:
     try:
-        return named_model(*settings, point_shape, joined.get("l2"))
+        return named_model(request.model, request.task, request.classes, point_shape, request.l2)
     except InputError as error:
         raise RefusedError(Refusal.INVALID, f"the model does not suit this node: {error}") from None
-
-
-def _preprocessing(text: str) -> Preprocessing | None:
-    if not text:
-        return None
-    try:
-        return Preprocessing.model_validate_json(text)
-    except ValidationError:
-        raise RefusedError(Refusal.INVALID, "preprocessing cannot be read") from None
 
 
 def _check_points(settings: NodeSettings, points: int) -> None:
@@ -331,17 +292,3 @@ def _check_batches(settings: NodeSettings, points: int, batch_size: int) -> None
             f"with batch-size {batch_size}, mini-batches of this node would have fewer points than the "
             f"{settings.minimum_batch} that its owner requires (minimum-batch): choose a larger size",
         )
-
-
-def _read_key(written: Value | None) -> jax.Array:
-    """Read a random key, written as hexadecimal digits."""
-    try:
-        data = np.frombuffer(bytes.fromhex(str(written)), ">u4").astype(np.uint32)
-        return jax.random.wrap_key_data(jnp.asarray(data))
-    except (TypeError, ValueError):
-        raise RefusedError(Refusal.INVALID, "key is not a random key") from None
-
-
-def write_key(key: jax.Array) -> str:
-    """Write a random key as hexadecimal digits."""
-    return np.asarray(jax.random.key_data(key)).astype(">u4").tobytes().hex()

@@ -27,12 +27,10 @@ from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
 from fedkin.flower.guard import remote_tasks
+from fedkin.flower.wire import DESCRIBE
 from fedkin.messages import suggestion
 from fedkin.methods.registry import method_class, register
 from fedkin.types import LearningTask
-
-DESCRIBE = "describe"
-"""The request that asks for a node's name and the summary of its table (`docs/tables.md`)."""
 
 
 def _dashed(name: str) -> str:

@@ -6,9 +6,10 @@ share is sent once: `train.vector.point` names the array. Where vectors have an 
 a row for each model that the node works for, and `rows-of.NAME` has their numbers.
 
 A request is a `ConfigRecord` named `request`, with all numbers and texts, and an `ArrayRecord` named
-`vectors`. An answer is the same, with `answer` in place of `request`. An error is Flower's own `Error`,
-with one of the codes below. Arrays are sent in NumPy's format without pickling: nothing that arrives is
-ever executed.
+`vectors`. An answer is a `ConfigRecord` named `answer` and an `ArrayRecord` named `vectors`: the replies to
+`train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An error is Flower's
+own `Error`, with one of the codes below. Arrays are sent in NumPy's format without pickling: nothing that
+arrives is ever executed.
 """
 
 import math
@@ -18,15 +19,21 @@ from enum import IntEnum
 from io import BytesIO
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-FORMAT = 2
+FORMAT = 3
 """The version of the format; a message of another version is refused."""
 
+DESCRIBE, JOIN, EXCHANGE = "describe", "join", "exchange"
+"""The kinds of messages: to ask for a node's name and the summary of its table (`docs/tables.md`), to join a
+run, and to ask for tasks."""
+
 NUMBER, OPTION, VECTOR, SERIES, BEGIN = "number.", "option.", "vector.", "series.", "begin."
-"""The prefixes of what belongs to a request: numbers, options, vectors, the series of its slots, and the
-models for which a slot begins."""
+"""The prefixes, after the request's name, of what belongs to it: numbers, options, vectors, the series of its
+slots, and the models for which a slot begins."""
 
 ROWS = "rows-of."
 """The prefix of the models that the rows of an array are for. No request can have this name."""
@@ -101,6 +108,20 @@ def read_models(written: Value | None) -> tuple[int, ...]:
     if len(numbers) > MOST_MODELS:
         raise RefusedError(Refusal.INVALID, f"at most {MOST_MODELS} models in one request")
     return numbers
+
+
+def write_key(key: jax.Array) -> str:
+    """Write a random key as hexadecimal digits."""
+    return np.asarray(jax.random.key_data(key)).astype(">u4").tobytes().hex()
+
+
+def read_key(written: Value | None) -> jax.Array:
+    """Read a random key, written as hexadecimal digits."""
+    try:
+        data = np.frombuffer(bytes.fromhex(str(written)), ">u4").astype(np.uint32)
+        return jax.random.wrap_key_data(jnp.asarray(data))
+    except (TypeError, ValueError):
+        raise RefusedError(Refusal.INVALID, "key is not a random key") from None
 
 
 def pack(kind: str, parcel: Parcel) -> RecordDict:

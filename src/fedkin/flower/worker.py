@@ -19,7 +19,7 @@ import psutil
 from flwr.app import Error, Message, RecordDict
 
 from fedkin.compilation import keep_compiled_code_like_parent
-from fedkin.flower.internals.runtime import Assignment, Delivery, SuperNodeConnection
+from fedkin.flower.internals.runtime import Delivery, SuperNodeConnection, WorkItem
 from fedkin.flower.node import MOST_RUNS, answer
 from fedkin.flower.wire import Refusal
 
@@ -45,16 +45,16 @@ class Worker:
         Every message has its own thread. Flower waits for a message whose run has ended in the meantime
         and never arrives completely; the next messages need not wait for it.
         """
-        assignment = self._connection.next_assignment()
-        if assignment is None:
+        item = self._connection.next_work_item()
+        if item is None:
             return False
-        threading.Thread(target=self.handle, args=(assignment,), daemon=True).start()
+        threading.Thread(target=self.handle, args=(item,), daemon=True).start()
         return True
 
-    def handle(self, assignment: Assignment) -> None:
+    def handle(self, item: WorkItem) -> None:
         """Fetch a message and answer it."""
         try:
-            with self._connection.deliver(assignment) as delivery:
+            with self._connection.deliver(item) as delivery:
                 self._respond(delivery)
         except Exception:
             # A SuperNode that learns of a failure waits for an answer forever, and takes no other work.

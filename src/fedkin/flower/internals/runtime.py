@@ -52,7 +52,7 @@ Interceptor = (
 
 
 @dataclass(frozen=True)
-class Assignment:
+class WorkItem:
     """A message that the SuperNode has assigned to this worker."""
 
     number: int
@@ -68,9 +68,9 @@ class Delivery:
         envelope: The message without its content; an error can be sent in reply to it.
     """
 
-    def __init__(self, client: RuntimeHttpClient, assignment: Assignment) -> None:
+    def __init__(self, client: RuntimeHttpClient, item: WorkItem) -> None:
         self._client = client
-        self._assignment = assignment
+        self._item = item
         self.context: Context = context_from_proto(
             client.PullTaskInput(PullTaskInputRequest()).context
         )
@@ -104,7 +104,7 @@ class Delivery:
 
         Flower keeps the identity once per process: only one delivery may use it at a time.
         """
-        TaskIdentity.task_id, TaskIdentity.run_id = self._assignment.number, self.context.run_id
+        TaskIdentity.task_id, TaskIdentity.run_id = self._item.number, self.context.run_id
         TaskIdentity.node_id = self.context.node_id
 
     def send(self, reply: Message) -> None:
@@ -139,22 +139,22 @@ class SuperNodeConnection:
             )
         self._client = self._connect(*interceptors)
 
-    def next_assignment(self) -> Assignment | None:
+    def next_work_item(self) -> WorkItem | None:
         """Ask for a message; return None if there is none."""
         request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         response = self._client.AcquireTask(request)
         if not (response.HasField("task") and response.token):
             return None
-        return Assignment(response.task.task_id, response.token)
+        return WorkItem(response.task.task_id, response.token)
 
     @contextlib.contextmanager
-    def deliver(self, assignment: Assignment) -> Iterator[Delivery]:
+    def deliver(self, item: WorkItem) -> Iterator[Delivery]:
         """Open a delivery, with a heartbeat until it is closed."""
-        client = self._connect(RuntimeTokenHttpInterceptor(assignment.token))
+        client = self._connect(RuntimeTokenHttpInterceptor(item.token))
         heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
         heartbeat.start()
         try:
-            yield Delivery(client, assignment)
+            yield Delivery(client, item)
         finally:
             with contextlib.suppress(RuntimeError):  # raised if the heartbeat has ended by itself
                 heartbeat.stop()

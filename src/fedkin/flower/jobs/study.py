@@ -9,15 +9,11 @@ from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event
 from fedkin.federation.attendance import FEWEST_NODES
-from fedkin.flower.engine import (
-    REJOINING_PATIENCE,
-    FlowerFederation,
-    NodeDescription,
-    RunDescription,
-    describe_nodes,
-)
+from fedkin.flower.discovery import ConnectedNode, describe_nodes
+from fedkin.flower.engine import REJOINING_PATIENCE, FlowerFederation
 from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
+from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
 from fedkin.models.objective import Objective
 from fedkin.studies.config import RunConfig, StudyConfig
@@ -80,6 +76,7 @@ class FlowerEngines:
                     model=config.model,
                     task="classification",
                     classes=len(data.classes),
+                    preprocessing=None,
                 ),
                 # A missing node cannot be asked; the center knows how many points it draws.
                 batches=max(math.ceil(len(labels) / config.batch_size) for _, labels in data.nodes),
@@ -91,7 +88,7 @@ class FlowerEngines:
         return engine
 
 
-def _check_names(nodes: list[NodeDescription], names: tuple[str, ...]) -> None:
+def _check_names(nodes: list[ConnectedNode], names: tuple[str, ...]) -> None:
     """Distinguish nodes with wrong names from missing nodes."""
     found = [node.name for node in nodes]
     missing = [name for name in names if name not in found]

@@ -28,14 +28,11 @@ from fedkin.data.tables import Table
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event, OnEvent, RunFailed, append_event, events_beside
 from fedkin.federation.attendance import FEWEST_NODES
-from fedkin.flower.engine import (
-    FlowerFederation,
-    NodeDescription,
-    RunDescription,
-    describe_nodes,
-)
+from fedkin.flower.discovery import ConnectedNode, describe_nodes
+from fedkin.flower.engine import FlowerFederation
 from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
+from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_settings import TableDescription
 from fedkin.messages import suggestion
@@ -134,7 +131,7 @@ class TableJob:
         write_result(out, result, tables.preprocessing, metrics, tables.rows)
         checkpoint.unlink(missing_ok=True)
 
-    def _all_nodes(self, messenger: Messenger) -> "tuple[list[NodeDescription], Summaries]":
+    def _all_nodes(self, messenger: Messenger) -> "tuple[list[ConnectedNode], Summaries]":
         """Let all nodes describe their tables."""
         assert self.federation.nodes is not None
         nodes = describe_nodes(messenger, self.federation.nodes, self.federation.wait)
@@ -142,7 +139,7 @@ class TableJob:
 
     def _known_nodes(
         self, messenger: Messenger, checkpoint: Path
-    ) -> "tuple[list[NodeDescription], Summaries]":
+    ) -> "tuple[list[ConnectedNode], Summaries]":
         """Find the nodes with which the run began, or at least two of them."""
         try:
             content = (read_made_with(checkpoint) or {})["nodes"]
@@ -225,7 +222,7 @@ class _AgreedTables:
         return None if isinstance(label, Quantity) else np.arange(len(label.classes))
 
 
-def _summary(node: NodeDescription) -> TableSummary:
+def _summary(node: ConnectedNode) -> TableSummary:
     try:
         return TableSummary.model_validate_json(node.summary)
     except ValidationError:
@@ -237,7 +234,7 @@ def _summary(node: NodeDescription) -> TableSummary:
 def _engine(
     keys: TableJobKeys,
     messenger: Messenger,
-    nodes: list[NodeDescription],
+    nodes: list[ConnectedNode],
     summaries: Summaries,
     tables: _AgreedTables,
 ) -> Engine:

@@ -16,11 +16,9 @@ from flwr.serverapp import ServerApp
 
 from fedkin.data.sources import load_images
 from fedkin.federation.base import WeightedSum
-from fedkin.flower.engine import (
-    FlowerFederation,
-    RunDescription,
-    describe_nodes,
-)
+from fedkin.flower.discovery import describe_nodes
+from fedkin.flower.engine import FlowerFederation
+from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.models.named import named_model
@@ -46,7 +44,15 @@ def main(grid, context):
     model = named_model("cnn", "classification", 10, (8, 8, 1))
     images = model.prepare(load_images("digits").train_images[:2])
     objective = Objective.create(model, images)
-    run = RunDescription("timing", 0, 50, "cnn", "classification", 10)
+    run = RunDescription(
+        run="timing",
+        seed=0,
+        batch_size=50,
+        model="cnn",
+        task="classification",
+        classes=10,
+        preprocessing=None,
+    )
     federation = FlowerFederation(messenger, objective, [node.name for node in ours], ours, run)
     key = jax.random.key(0)
     point = objective.init(key)

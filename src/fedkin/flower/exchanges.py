@@ -1,0 +1,155 @@
+"""One exchange with one node: from its requests to a message, and from its answer to replies."""
+
+from collections.abc import Collection, Mapping
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.federation.attendance import Answer, Assignment
+from fedkin.federation.base import Request, Revealed, WeightedSum, as_array
+from fedkin.federation.series import SeriesBook
+from fedkin.flower.messenger import Response
+from fedkin.flower.wire import (
+    BEGIN,
+    EXCHANGE,
+    NUMBER,
+    NUMBERS,
+    OPTION,
+    REVEALED,
+    ROWS,
+    SERIES,
+    SUM,
+    VECTOR,
+    Parcel,
+    Value,
+    write_key,
+    write_models,
+)
+from fedkin.types import Array, Key
+
+
+def write_exchange(
+    assignments: Mapping[str, Assignment], key: Key, attempt: str, step: int, series: SeriesBook
+) -> Parcel:
+    """Put the requests to one node into one message; an array that several share is sent once.
+
+    Args:
+        assignments: What the node is asked for, by name.
+        key: The random key of the exchange.
+        attempt: The attempt at the run that the node has joined.
+        step: The number of the outer step.
+        series: The series that the slots of the node have to belong to.
+    """
+    arrays = _SharedArrays()
+    values: dict[str, Value] = {
+        "kind": EXCHANGE,
+        "attempt": attempt,
+        "step": step,
+        "key": write_key(key),
+        "requests": ",".join(assignments),
+    }
+    for name, own in assignments.items():
+        request, task = own.request, own.request.task
+        has_models = request.models is not None
+        values |= {
+            f"{name}.task": task.name,
+            f"{name}.form": _form(request),
+            f"{name}.models": write_models(own.models) if has_models else "",
+        }
+        values |= {f"{name}.{OPTION}{key}": value for key, value in request.options.items()}
+        for slot in task.slots:
+            values[f"{name}.{SERIES}{slot.name}"] = series.number(slot.name)
+        for number in task.numbers:
+            values[f"{name}.{NUMBER}{number}"] = float(as_array(request.message[number]))
+        for label in task.vectors:
+            place = arrays.add(request.message[label], own.models)
+            values[f"{name}.{VECTOR}{label}"] = place
+        for slot, beginning in own.begins.items():
+            models = np.array(own.models)[beginning.items].tolist()
+            values[f"{name}.{BEGIN}{slot}"] = write_models(models) if has_models else ""
+            for label, vector in beginning.vectors.items():
+                values[f"{name}.{VECTOR}{label}"] = arrays.add(vector, models)
+    return Parcel(values | arrays.values(), arrays.vectors())
+
+
+class _SharedArrays:
+    """The arrays of one message: each once, with the rows of all models that some request needs.
+
+    Arrays are the same if their content is, as where the simulation counts bytes.
+    """
+
+    def __init__(self) -> None:
+        self._arrays: dict[object, tuple[str, np.ndarray, set[int]]] = {}
+
+    def add(self, vector: Array | float, models: Collection[int]) -> str:
+        """Add an array, or more rows of it; return what it is called in the message."""
+        array = np.asarray(as_array(vector))
+        content = (array.shape, array.dtype, array.tobytes())
+        place, _, rows = self._arrays.setdefault(content, (str(len(self._arrays)), array, set()))
+        rows.update(models)
+        return place
+
+    def values(self) -> dict[str, Value]:
+        """Return which models the rows of arrays are for, where there is an axis of models."""
+        return {
+            ROWS + place: write_models(sorted(rows))
+            for place, array, rows in self._arrays.values()
+            if array.ndim == 2
+        }
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """Return the arrays."""
+        return {
+            place: array[sorted(rows)] if array.ndim == 2 else array
+            for place, array, rows in self._arrays.values()
+        }
+
+
+def _form(request: Request) -> str:
+    if isinstance(request, WeightedSum):
+        return SUM
+    return REVEALED if isinstance(request, Revealed) else NUMBERS
+
+
+def sent_bytes(parcel: Parcel) -> int:
+    """Count the bytes of a request's arrays and numbers, as the simulation does."""
+    width = jnp.dtype(jnp.result_type(float)).itemsize
+    numbers = {
+        (name.split(f".{NUMBER}")[1], value)
+        for name, value in parcel.values.items()
+        if f".{NUMBER}" in name
+    }
+    return sum(array.nbytes for array in parcel.vectors.values()) + width * len(numbers)
+
+
+def read_answer(reply: Response, assignments: Mapping[str, Assignment], bytes_down: int) -> Answer:
+    """Return what became of the requests to one node.
+
+    Args:
+        reply: What the node sent back.
+        assignments: What it was asked for, by name.
+        bytes_down: The bytes that were sent to it.
+    """
+    if reply.parcel is None:
+        return Answer(None, reply.fault, bytes_down=bytes_down)
+    values = dict(reply.parcel.values)
+    evaluations = values.pop("evaluations", None)
+    if type(evaluations) is not int or not 0 <= evaluations < 2**53:
+        return Answer(None, "it does not say how much it computed", bytes_down=bytes_down)
+    for label, value in values.items():
+        if f".{NUMBER}" not in label or isinstance(value, (str, bool)):
+            return Answer(None, f"its answer holds {label[:50]!r}", bytes_down=bytes_down)
+    with np.errstate(over="ignore"):
+        numbers = {
+            label: np.asarray(value, jnp.result_type(float)) for label, value in values.items()
+        }
+    replies: dict[str, dict[str, np.ndarray]] = {name: {} for name in assignments}
+    for kind, arrays in ((NUMBER, numbers), (VECTOR, reply.parcel.vectors)):
+        for label, array in arrays.items():
+            name, _, part = label.partition(f".{kind}")
+            if name not in assignments or not part:
+                return Answer(None, f"its answer holds {label[:50]!r}", bytes_down=bytes_down)
+            has_models = assignments[name].request.models is not None
+            replies[name][part] = array if has_models else array[None]
+    bytes_up = sum(array.nbytes for own in replies.values() for array in own.values())
+    return Answer(replies, None, evaluations, bytes_up, bytes_down)
