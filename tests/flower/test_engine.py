@@ -208,6 +208,28 @@ def test_a_node_that_is_gone_is_found_again_under_another_number():
     assert any("majority-2 is back" in note for note in over_flower.end_step())
 
 
+@pytest.mark.parametrize("is_missed", [True, False])
+def test_the_reason_why_a_node_cannot_rejoin_is_reported(is_missed):
+    """Whether it was dropped in between, or has only lost its memory."""
+    grid = grid_of_all()
+    over_flower = federation(grid, patience=0.05)
+    if is_missed:
+        grid.away.add("majority-2")
+    else:
+        grid.forget("majority-2")
+    for _ in range(3 if is_missed else 1):
+        product(over_flower, begin=True)
+    over_flower.end_step()
+    grid.away.clear()
+    grid.contexts.pop(102, None)
+    grid.settings[102] |= {"minimum-points": 100_000}
+    over_flower.begin_step(1)
+    (note,) = over_flower.end_step()
+    assert "majority-2 is back, but cannot take part" in note
+    assert "fewer points than its owner requires" in note
+    assert bool(over_flower.present[2]) is not is_missed
+
+
 def test_messages_are_as_few_as_the_synchronizations(tmp_path):
     """In addition to one for describing the node and one for joining."""
     grid = grid_of_all()
@@ -226,7 +248,8 @@ def test_requests_travel_in_one_message_and_a_shared_array_once():
     message = {"vector": VECTOR, "theta": THETA}
     over_flower.exchange(
         hessian=WeightedSum(HESSIAN_PRODUCT, message, weights=jnp.array(EQUAL), begin=True),
-        slope=PerNode(SLOPE, message, begin=True),
+        # Copies, since it is the content that is shared.
+        slope=PerNode(SLOPE, {name: jnp.array(each) for name, each in message.items()}, begin=True),
         key=jax.random.key(0),
     )
     assert len(grid.sent) == before + 3
