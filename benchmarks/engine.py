@@ -193,7 +193,7 @@ def time_paper_run(
         inner=LocalSvrg(LEARNING_RATE, PERIOD, PAPER_ROUNDS),
         solver=LocalSvrgSolver(training=LocalSvrg(ADJOINT_LEARNING_RATE, PERIOD, PAPER_ROUNDS)),
     )
-    method = ProximalBilevel(differentiation)
+    method = ProximalBilevel(differentiation, outer_learning_rate=0.02)
     test = Points(*problem.prepared(problem.nodes + 1, test_points))
     seconds = 0.0
     for steps in (1, outer_iterations):  # the first compiles

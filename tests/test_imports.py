@@ -23,7 +23,6 @@ DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 EXTRAS = {
     "flower": (FLOWER, "cli/federation"),
     "data": ("data/",),
-    "bench": ("bench/", "cli/bench.py"),
 }
 """Where the packages of an extra may be imported: code that runs only where the extra is installed."""
 

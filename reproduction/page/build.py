@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedkin.files import write_atomically
 from fedkin.report import figures, tables
 from fedkin.report.reading import Cell, Missing, Record, Run
 from fedkin.report.style import method_title
 from fedkin.studies.config import StudyConfig
-from fedkin.training.checkpoint import write_atomically
 from reproduction.page import comparison, evidence, solvers
 from reproduction.page.collected import Reproduction, StudyState, read_reproduction
 

@@ -25,6 +25,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from fedkin.errors import InputError
+from fedkin.files import write_atomically
 from fedkin.report.reading import (
     Missing,
     Record,
@@ -37,7 +38,6 @@ from fedkin.report.reading import (
 )
 from fedkin.studies.config import RunConfig, StudyConfig, load_study
 from fedkin.studies.store import Store, read_config, read_finished
-from fedkin.training.checkpoint import write_atomically
 from fedkin.training.history import WEIGHT_PREFIX
 
 Key = tuple[tuple[str, str, str], str, int]

@@ -1,6 +1,7 @@
 """Things that users name: methods, solvers, models. Other packages may add their own."""
 
 import importlib
+import logging
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
@@ -9,6 +10,8 @@ from fedkin.errors import InputError
 from fedkin.messages import suggestion
 
 Thing = TypeVar("Thing")
+
+logger = logging.getLogger(__name__)
 
 
 class Registry(Generic[Thing]):
@@ -49,15 +52,35 @@ class Registry(Generic[Thing]):
             return self._things[name]
         declared = _declared(self._group)
         if name in declared:
-            self._things[name] = declared[name].load()
+            self._things[name] = self._load(declared[name])
             return self._things[name]
         if ":" in name:
             return self._import(name)
         raise InputError(f"{self._kind}={name!r} is unknown{suggestion(name, self.names())}")
 
+    def registered(self) -> list[Thing]:
+        """Return the things that were added in this process, without loading those of other packages."""
+        return list(self._things.values())
+
     def all(self) -> list[Thing]:
-        """Return all things that have a name."""
-        return [self.get(name) for name in self.names()]
+        """Return all things that have a name; one that another package fails to load is left out."""
+        found = []
+        for name in self.names():
+            try:
+                found.append(self.get(name))
+            except InputError as error:
+                logger.warning("%s", error)
+        return found
+
+    def _load(self, point: EntryPoint) -> Thing:
+        try:
+            return point.load()
+        except Exception as error:
+            package = point.dist.name if point.dist is not None else point.module
+            raise InputError(
+                f"the {self._kind} {point.name!r} of the package {package} cannot be loaded ({error}): "
+                "mend or remove that package"
+            ) from error
 
     def _import(self, path: str) -> Thing:
         module, _, name = path.partition(":")

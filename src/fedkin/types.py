@@ -19,7 +19,7 @@ Vector = jax.Array
 """All parameters of a model in one flat array of shape `(d,)`. Nodes and center exchange vectors."""
 
 Message = Mapping[str, jax.Array]
-"""Named arrays sent to a node or returned by it. In replies the first axis runs over nodes."""
+"""Named arrays sent to a node."""
 
 LearningTask = Literal["classification", "regression"]
 """What a model predicts: a class or a number."""

@@ -11,6 +11,7 @@ from fedkin.errors import InputError
 from fedkin.federation.base import PerNode, Revealed, WeightedSum
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
+from fedkin.federation.wrapper import WrappedFederation
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
@@ -27,6 +28,10 @@ def attend(run, data):
     return lambda objective: AttendedSimulation(simulate(run, data)(objective))
 
 
+def wrap(run, data):
+    return lambda objective: WrappedFederation(simulate(run, data)(objective))
+
+
 def over_flower(directory):
     nodes = [settings(name, state=str(directory / name), reveal=True) for name in NAMES]
     return engines(Messenger(FakeGrid(nodes), interval=0.01))
@@ -35,6 +40,7 @@ def over_flower(directory):
 # Each takes a directory that its nodes may use, and returns what chooses the engine of a run.
 ENGINES = {
     "simulation": lambda directory: simulate,
+    "wrapped": lambda directory: wrap,
     "attended": lambda directory: attend,
     "flower": over_flower,
 }

@@ -398,7 +398,7 @@ def test_names_of_places():
     assert fedkin.Bilevel(solver=f"{__name__}:Identity").solver == Identity()  # pyright: ignore
     made = make_method("bilevel", {"solver": f"{__name__}:Identity", "strength": 3.0})
     assert made.solver == Identity(strength=3.0)
-    assert made.given({"solver": f"{__name__}:Identity", "strength": 3}) == {
+    assert made.typed_settings({"solver": f"{__name__}:Identity", "strength": 3}) == {
         "solver": f"{__name__}:Identity",
         "strength": 3.0,
     }

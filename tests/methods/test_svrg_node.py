@@ -15,6 +15,7 @@ from federations import (
     reveal,
 )
 from fedkin.data.batches import OWN_FIELDS
+from fedkin.methods.bilevel.node import adjoint_problem
 from fedkin.methods.local_svrg import node as svrg
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
@@ -53,7 +54,7 @@ def test_the_gradient_estimate_averages_to_the_full_gradient(make, which):
             kept = svrg.gradients_to_keep(made.objective, made.federation.data)
             functions = svrg.inner_problem(made.objective, data, kept)
         else:
-            functions = svrg.adjoint_problem(made.objective, data, theta, target)
+            functions = adjoint_problem(made.objective, data, theta, target)
         step_gradients = jax.jit(functions.step_gradients)
         gradients = jax.jit(functions.reference_gradients)
         state = svrg.svrg_start(functions, reference)

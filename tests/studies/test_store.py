@@ -136,7 +136,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(store):
         "import resource, sys\n"
         "from pathlib import Path\n"
         "from fedkin.errors import InputError\n"
-        "from fedkin.training.checkpoint import write_atomically\n"
+        "from fedkin.files import write_atomically\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "try:\n"

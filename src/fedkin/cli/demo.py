@@ -67,12 +67,12 @@ def _study(seed: int) -> StudyConfig:
 def _remove_earlier_demo(out: Path) -> None:
     """Remove the runs of an earlier demo, so that this one runs; touch nothing else."""
     try:
-        earlier = json_format.loads((out / "study.json").read_text(encoding="utf-8"))["study"]
-        seeds = earlier["seed"]
-        expected = _study(seeds[0]).model_dump(mode="json")
+        content = json_format.loads((out / "study.json").read_text(encoding="utf-8"))["study"]
+        earlier = StudyConfig.model_validate(content)
         # Earlier versions ran the methods in another order.
-        earlier["method"], expected["method"] = sorted(earlier["method"]), sorted(PAPER_METHODS)
-        is_demo = len(seeds) == 1 and earlier == expected
+        ordered = earlier.model_copy(update={"method": list(PAPER_METHODS)})
+        same_methods = sorted(earlier.method) == sorted(PAPER_METHODS)
+        is_demo = same_methods and ordered == _study(earlier.seed[0])
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return
     if not is_demo:

@@ -1,7 +1,6 @@
 """`fedkin fit`: one table per node in, a weight for every node and a model out."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from fedkin.cli.options import (
     LABEL,
     METHOD,
     METHOD_PANEL,
+    MODEL,
     NODE,
     CategoricalOption,
     ColumnsOption,
@@ -48,14 +48,6 @@ from fedkin.training.runner import Evaluation
 from fedkin.training.table_result import Scores, score_tables, weights_by_node, write_result
 
 
-class ModelName(StrEnum):
-    """The models that take rows of a table."""
-
-    logistic = "logistic"
-    ridge = "ridge"
-    mlp = "mlp"
-
-
 def fit(
     context: typer.Context,
     node: Annotated[list[str], NODE],
@@ -76,14 +68,7 @@ def fit(
     columns: ColumnsOption = None,
     no_header: NoHeaderOption = False,
     separator: SeparatorOption = ",",
-    model: Annotated[
-        ModelName | None,
-        typer.Option(
-            "--model",
-            help="The model; default: logistic, or ridge for regression.",
-            rich_help_panel=METHOD_PANEL,
-        ),
-    ] = None,
+    model: Annotated[str | None, MODEL] = None,
     method: Annotated[str, METHOD] = "bilevel",
     cap: Annotated[
         float | None,
@@ -106,7 +91,7 @@ def fit(
             f"'{context.args[0]}' has no option before it; every node's file needs its own --node: "
             f"--node {node[0]} --node {context.args[0]} …"
         )
-    chosen_model = model_for(task.value, None if model is None else model.value)
+    chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force)
     tables_of_center = [path for path in (validation, test) if path is not None]
     refuse_csv_options(context, [*parse_nodes(node).values(), *tables_of_center])

@@ -21,6 +21,7 @@ from fedkin.cli.output import JsonOption, print_json, print_note
 from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknown_categories
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
+from fedkin.files import write_atomically
 from fedkin.messages import listing
 from fedkin.training import result_directory
 from fedkin.training.result import load
@@ -64,7 +65,7 @@ def predict(
         )
     predictions = _predictions(directory / result_directory.MODEL, features, preprocessing)
     if out is not None:
-        result_directory.write_text(out, predictions.to_csv(index=False))
+        write_atomically(out, predictions.to_csv(index=False).encode())
         print_note(f"{len(predictions)} predictions written to {out}")
     if json:
         print_json(

@@ -12,7 +12,7 @@ from fedkin.types import Array
 
 def combine(
     request: Request,
-    asked: np.ndarray,
+    wanted: np.ndarray,
     items: Sequence[Item],
     replies: Mapping[str, np.ndarray],
 ) -> dict[str, Array]:
@@ -23,11 +23,11 @@ def combine(
 
     Args:
         request: What was asked for.
-        asked: Which nodes were asked for which models: (models, nodes).
+        wanted: Which nodes were to be asked for which models, also those that are gone: (models, nodes).
         items: The models and nodes that `replies` has rows for.
         replies: The replies, a row per item.
     """
-    models, nodes = asked.shape
+    models, nodes = wanted.shape
     places = tuple(np.array(items, int).reshape(-1, 2).T)
     rows = {}
     summed = isinstance(request, WeightedSum)
@@ -43,7 +43,7 @@ def combine(
         answered[places] = True
         found = {
             name: [
-                _sum(weights[model], asked[model], answered[model], array[model])
+                _sum(weights[model], wanted[model], answered[model], array[model])
                 for model in range(models)
             ]
             for name, array in rows.items()
@@ -55,10 +55,10 @@ def combine(
     return {name: jnp.stack(array) for name, array in found.items()}
 
 
-def _sum(weights: Array, asked: np.ndarray, answered: np.ndarray, rows: np.ndarray) -> Array:
+def _sum(weights: Array, wanted: np.ndarray, answered: np.ndarray, rows: np.ndarray) -> Array:
     if rows.ndim == 1:
-        return _sum(weights, asked, answered, rows[:, None])[0]
-    if (answered >= asked).all():
+        return _sum(weights, wanted, answered, rows[:, None])[0]
+    if (answered >= wanted).all():
         return weighted_sum(weights, jnp.asarray(rows))
     counted = jnp.where(jnp.asarray(answered), weights, 0)
     return weighted_sum(counted, jnp.asarray(rows)) * (weights.sum() / counted.sum())
@@ -115,6 +115,7 @@ class Traffic:
         per_model = array.ndim == 2
         rows = asked if per_model else asked.any(axis=0, keepdims=True)
         size = array.nbytes // len(array) if per_model else array.nbytes
-        identity = (name, float(array)) if array.ndim == 0 else id(value)
+        # What is equal need not travel twice.
+        identity = (name if array.ndim == 0 else "", array.shape, np.asarray(array).tobytes())
         _, before = self._sent.get(identity, (size, np.zeros_like(rows)))
         self._sent[identity] = size, before | rows

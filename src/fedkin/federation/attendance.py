@@ -2,11 +2,10 @@
 
 Every reply is checked. A node whose reply is missing or bad is left out of that synchronization: a weighted
 sum is what it would be with its weight shared out among the others, and its numbers are NaN, for the method
-to fill. It also is a strike. A node with three strikes in a row is dropped; one that has come back rejoins
-at the start of the next outer step.
+to fill. It also counts as a strike. A node with three strikes in a row is dropped; one that has come back
+rejoins at the start of the next outer step.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +21,11 @@ from fedkin.federation.series import Beginning, SeriesBook
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
-logger = logging.getLogger(__name__)
-
 STRIKES = 3
 """A node that fails this many times in a row is dropped."""
 
 FEWEST_NODES = 2
-"""With fewer nodes there is nobody to weigh against anybody."""
+"""With fewer nodes, there is nothing to weigh."""
 
 
 class TooFewNodesError(FedkinError):
@@ -102,18 +99,24 @@ class AttendedFederation(ABC):
             self.series.start(request, started)
         cost = Cost()
         good: Good = {}
-        # If nobody who counts answers, the fault may lie in between: ask again, until they are dropped.
-        while not all(self._is_answered(name, each, good) for name, each in requests.items()):
-            current = {name: self._for_those_present(each) for name, each in requests.items()}
-            assignments = self._assign(current)
-            if not assignments:
-                break  # all that were to be asked have been dropped
-            answers = self.ask(assignments, key)
+        # A sum needs somebody who counts. If nobody answers, the fault may lie in between: ask again those
+        # who did not answer, until they do or are dropped.
+        while True:
+            requests = {name: self._for_those_present(each) for name, each in requests.items()}
+            assignments = self._assign(requests)
+            open_assignments = {node: own for node, own in assignments.items() if node not in good}
+            if not open_assignments:
+                break
+            answers = self.ask(open_assignments, key)
             cost += self._cost(answers)
-            good = self._sift(assignments, answers)
-            requests = current
+            good |= self._sift(open_assignments, answers)
             if np.count_nonzero(self.present) < min(FEWEST_NODES, len(self.names)):
                 self._give_up()
+            nobody = not good and len(assignments) >= FEWEST_NODES
+            if not nobody and all(
+                self._has_sum(name, each, good) for name, each in requests.items()
+            ):
+                break
         for node in good:
             for request in requests.values():
                 models = self._models_of(request, node)
@@ -139,7 +142,6 @@ class AttendedFederation(ABC):
 
     def note(self, note: str) -> None:
         """Remember, in a sentence, that something went wrong with a node."""
-        logger.warning("%s", note)
         self._notes[note] = self._notes.get(note, 0) + 1
 
     def _asked(self, request: Request) -> np.ndarray:
@@ -172,15 +174,15 @@ class AttendedFederation(ABC):
                 assignments.setdefault(node, {})[name] = Assignment(request, models, begins)
         return assignments
 
-    def _is_answered(self, name: str, request: Request, good: Good) -> bool:
-        """Tell whether a good reply is there for every model: for a sum, of a node that counts."""
-        if not good:
-            return False
-        needed = request.asked(len(self.names), ask_all=False) & self.present
+    def _has_sum(self, name: str, request: Request, good: Good) -> bool:
+        """Tell whether a request is no sum, or nodes that count have answered it for every model."""
+        if not isinstance(request, WeightedSum):
+            return True
+        needed = self._asked(request) & (np.atleast_2d(np.asarray(request.weights)) != 0)
         answered = np.isin(
             np.arange(len(self.names)), [node for node in good if name in good[node]]
         )
-        return bool(((needed & answered).any(axis=1) | ~needed.any(axis=1)).all())
+        return bool((needed & answered).any(axis=1).all())
 
     def _sift(
         self,

@@ -83,6 +83,10 @@ class Request:
     def asked(self, nodes: int, *, ask_all: bool) -> np.ndarray:
         """Return which nodes compute for which models, as bools of shape (models, nodes)."""
         found = self._choose(nodes, ask_all=ask_all)
+        if found.shape[1] != nodes:
+            raise InputError(
+                f"{self.task.name} has weights for {found.shape[1]} nodes, but there are {nodes}"
+            )
         if not found.any():
             why = ": all weights are zero" if isinstance(self, WeightedSum) else ""
             raise InputError(f"{self.task.name} asks no node{why}")
@@ -109,6 +113,9 @@ class Request:
             raise InputError(
                 f"{task.name} needs {sorted(expected)} in its message, not {sorted(self.message)}"
             )
+        for name in task.numbers:
+            if np.ndim(self.message[name]) > 0:
+                raise InputError(f"{name} of {task.name} must be one number")
         if set(self.options) != set(task.options):
             raise InputError(
                 f"{task.name} needs the options {sorted(task.options)}, not {sorted(self.options)}"
@@ -268,7 +275,7 @@ class Federation(Protocol):
 @jax.jit
 def weighted_sum(weights: Array, rows: Array) -> Array:
     """Return Σ_k w_k x_k, where nodes of weight zero do not count even if they answer NaN."""
-    counted = jnp.where(weights[:, None] > 0, rows, 0)
+    counted = jnp.where(weights[:, None] != 0, rows, 0)
     return weights @ counted
 
 

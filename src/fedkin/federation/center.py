@@ -36,7 +36,7 @@ class Center:
         inputs: The prepared inputs of D_0.
         labels: The labels of D_0.
         batch_size: The number of points in a mini-batch.
-        seed: Decides how D_0 is parted into mini-batches.
+        seed: Decides how D_0 is divided into mini-batches.
     """
 
     def __init__(

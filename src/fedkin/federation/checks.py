@@ -11,9 +11,6 @@ NORM_CEILING = 1e4
 """How many times larger a reply may be than what was sent, than the reply in the middle, and than 1.
 Nodes differ, but a node whose numbers are four orders of magnitude off is broken, or lies."""
 
-FEWEST_TO_BLAME_THE_METHOD = 2
-"""How many nodes have to agree that numbers are not finite before it is the method's fault."""
-
 
 def find_faults(
     task: Task,
@@ -24,9 +21,9 @@ def find_faults(
 ) -> list[str | None]:
     """Say of each node's replies what is wrong with them, or None; missing replies have no fault here.
 
-    If all nodes replied, two or more, and *no* reply's numbers are finite, that is not the nodes' fault
-    but the method's (a learning rate that is too large, say): those replies pass, and the algorithm sees
-    that it has diverged.
+    If all nodes replied and *no* reply's numbers are finite, that is not the nodes' fault but the method's (a
+    learning rate that is too large, say): those replies pass, and the algorithm sees that it has diverged.
+    So does the reply of a node that was asked alone, because there is nobody to compare it with.
 
     Args:
         task: The task that was asked for.
@@ -43,7 +40,7 @@ def find_faults(
         number for number, own in enumerate(replies) if own is not None and faults[number] is None
     ]
     finite = [number for number in formed if _is_finite(replies[number] or {})]
-    if not finite and len(formed) == len(replies) >= FEWEST_TO_BLAME_THE_METHOD:
+    if not finite and len(formed) == len(replies):
         return faults
     for number in set(formed) - set(finite):
         faults[number] = "its answer holds numbers that are not finite"
@@ -55,7 +52,7 @@ def find_faults(
         ceiling = NORM_CEILING * max(middle, largest_sent, 1.0)
         for number, norm in norms.items():
             if not norm <= ceiling and faults[number] is None:
-                faults[number] = f"its {name} has the norm {norm:.3g}, out of all scale"
+                faults[number] = f"its {name} has the norm {norm:.3g}, far out of range"
     return faults
 
 

@@ -69,7 +69,7 @@ class SeriesBook:
             missing = np.array([begun.get(item) != current for item in items], bool)
             if missing.any():
                 vectors = self.vectors(slot)
-                if set(vectors) != set(slot.vectors):
+                if current == 0 or set(vectors) != set(slot.vectors):
                     raise InputError(f"{request.task.name} was asked for before its series began")
                 found[slot.name] = Beginning(missing, vectors)
         return found
@@ -82,12 +82,6 @@ class SeriesBook:
         """Record that these items belong to the slot's current series."""
         begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
         begun.update(dict.fromkeys(items, current))
-
-    def forget(self, node: int) -> None:
-        """Record that a node has lost its memory."""
-        for begun in self._begun.values():
-            for item in [item for item in begun if item[1] == node]:
-                del begun[item]
 
     def export_arrays(self) -> dict[str, np.ndarray]:
         """Return the whole record as named arrays."""

@@ -2,7 +2,7 @@
 
 A task says everything about itself in one place: the function that a node runs, the state it keeps, the
 vectors, numbers and options of a request, and the replies. The engines, a node's guard, the center's
-checks of replies, checkpoints and the table in docs/federation.md are derived from it.
+checks of replies, what a node keeps on disk and the table in docs/federation.md are derived from it.
 """
 
 import inspect

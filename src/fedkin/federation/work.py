@@ -25,7 +25,7 @@ from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
 
-FEWEST_SHARES = 4
+SHARES_AIMED_FOR = 4
 """So that two cores have work however small the data are (five, six and nine nodes make three shares);
 more nodes or larger data make more shares."""
 
@@ -57,7 +57,7 @@ class LocalWork:
         self._data = data
         self._first_number = np.int32(first_number)
         nodes = data.batches.size
-        self._share_size = min(-(-nodes // FEWEST_SHARES), _nodes_at_once(data))
+        self._share_size = min(-(-nodes // SHARES_AIMED_FOR), _nodes_at_once(data))
         self._contents: dict[str, SlotContents] = {}
         threads = threads or _cores()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
@@ -227,8 +227,10 @@ class SlotContents:
         items = [(int(model), int(node)) for model, node in share]
         places = [self._places.get(item) for item in items]
         if places[0] is not None:
-            held, content = self._chunks[places[0][0]]
-            if np.array_equal(held, share):
+            chunk = places[0][0]
+            held, content = self._chunks[chunk]
+            current = all(place is not None and place[0] == chunk for place in places)
+            if current and np.array_equal(held, share):
                 return content
         if not any(places):
             return self._empty_share

@@ -109,6 +109,10 @@ class Method(Settings):
         """
         return self, Cost()  # pyright: ignore[reportReturnType] - init and step are the subclass's
 
+    def for_budget(self, *, limited: bool) -> "Method":
+        """Return the method as it suits a run that has a budget, or none."""
+        return self
+
     def resumed(self, parameters: Mapping[str, Any]) -> "Method":
         """Return the method with what an interrupted run had chosen.
 
@@ -119,7 +123,7 @@ class Method(Settings):
 
     @property
     def asks_all(self) -> bool:
-        """Whether nodes of weight zero are asked too where nobody says otherwise."""
+        """Whether nodes of weight zero are asked too by default."""
         return False
 
     @property
@@ -128,7 +132,7 @@ class Method(Settings):
         return 50
 
     def default_keep(self, objective: Objective) -> Keep:
-        """Return which iterate is the result where nobody says it."""
+        """Return which iterate is the result by default."""
         return "best"
 
 

@@ -1,25 +1,17 @@
 """FedAvg: Local-SVRG with the same weight for every node."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info
-from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution, solve_inner
+from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
-from fedkin.methods.local_svrg.training import SvrgMethod
+from fedkin.methods.local_svrg.training import SvrgMethod, TrainingState, training_info
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.methods.weights import equal_weights
-from fedkin.types import Array, Key, Vector
-
-
-class TrainingState(NamedTuple):
-    """State of the methods that only train a model: FedAvg and local training."""
-
-    theta: Vector
-    rounds: int
-    """Rounds taken so far."""
+from fedkin.types import Key, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +59,3 @@ class FedAvgAlgorithm:
         )
         info = training_info(solution, node_weights, solution.cost)
         return TrainingState(solution.point, state.rounds + solution.rounds), info
-
-
-def training_info(
-    solution: SvrgSolution, node_weights: Array | None, cost: Cost, silent_rounds: int = 0
-) -> Info:
-    """Report a step that did nothing but train."""
-    # A solve that is settled from its first round on has nothing left to do.
-    finished = solution.settled and solution.rounds == 1
-    return Info(
-        solution.point,
-        node_weights,
-        cost,
-        {"training_loss": solution.loss},
-        stop="converged: training no longer moves the model" if finished else None,
-        silent_rounds=silent_rounds,
-    )

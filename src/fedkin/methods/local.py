@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info
-from fedkin.methods.fedavg import TrainingState, training_info
 from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
-from fedkin.methods.local_svrg.training import SvrgMethod
+from fedkin.methods.local_svrg.training import SvrgMethod, TrainingState, training_info
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.types import Key, Vector
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fedkin.errors import InputError
-from fedkin.federation.task import Task
+from fedkin.federation.task import Task, slots_of
 from fedkin.methods.base import Method
 from fedkin.methods.bilevel.method import Bilevel
 from fedkin.methods.ditto.center import Ditto
@@ -35,8 +35,28 @@ def register(method: MethodClass) -> MethodClass:
     """
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise InputError(f"a method is a class that derives from fedkin.Method, not {method!r}")
+    _refuse_clashes(method)
     METHODS.add(method.name, method)
     return method
+
+
+def _refuse_clashes(method: type[Method]) -> None:
+    """Refuse a task or slot whose name already stands for another: nodes know them by name."""
+    for known in METHODS.registered():
+        if known.name == method.name:
+            continue
+        tasks = {task.name: task for task in known.tasks}
+        slots = slots_of(known.tasks)
+        for task in method.tasks:
+            if tasks.get(task.name, task) is not task:
+                raise InputError(
+                    f"{method.name} and {known.name} both have a task called {task.name!r}: rename one"
+                )
+        for name, slot in slots_of(method.tasks).items():
+            if slots.get(name, slot) is not slot:
+                raise InputError(
+                    f"{method.name} and {known.name} both have a slot called {name!r}: rename one"
+                )
 
 
 for own in (Bilevel, FedAvg, Ditto, PFedMe, LocalTraining):

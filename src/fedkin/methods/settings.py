@@ -74,7 +74,7 @@ class Settings:
         """Make the object that some settings describe, as they are written in files and keywords."""
         return cls(**settings)
 
-    def given(self, names: Mapping[str, Any]) -> dict[str, Any]:
+    def typed_settings(self, names: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of these names, each in its proper type."""
         return {name: getattr(self, name) for name in names}
 

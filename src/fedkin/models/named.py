@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
 from fedkin.errors import InputError
 from fedkin.models.base import LinearModel, Model, as_model
@@ -16,9 +16,6 @@ from fedkin.types import LearningTask
 BUILT_IN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
 """fedkin's own classes of models: with their settings they say all that is computed. Those of users,
 wrapped or derived from these, may compute something else tomorrow under the same name."""
-
-TableModel = Literal["logistic", "ridge", "mlp"]
-"""The models that take rows of a table."""
 
 ModelFactory = Callable[[int, tuple[int, ...]], Any]
 """Takes the number of classes (1 for regression) and the shape of a point; returns a fedkin model, or any
@@ -58,7 +55,7 @@ def known_task(name: str) -> LearningTask | None:
     return model.task if isinstance(model, _OwnModel) else None
 
 
-def model_for(task: LearningTask, model: TableModel | None) -> TableModel:
+def model_for(task: LearningTask, model: str | None) -> str:
     """Return the model for a table: the one asked for, if it suits the task, else the task's own.
 
     Args:
@@ -68,15 +65,16 @@ def model_for(task: LearningTask, model: TableModel | None) -> TableModel:
     >>> model_for("regression", None)
     'ridge'
     """
-    if task == "regression":
-        if model == "logistic":
-            raise InputError("the model logistic gives classes; use ridge or mlp for regression")
-        return model or "ridge"
-    if model == "ridge":
+    if model is None:
+        return "ridge" if task == "regression" else "logistic"
+    known = known_task(model)
+    if known == "classification" and task == "regression":
+        raise InputError(f"the model {model} gives classes; use ridge or mlp for regression")
+    if known == "regression" and task == "classification":
         raise InputError(
-            "the model ridge gives numbers; use logistic or mlp, or choose the task regression"
+            f"the model {model} gives numbers; use logistic or mlp, or choose the task regression"
         )
-    return model or "logistic"
+    return model
 
 
 def takes_l2(name: str) -> bool:

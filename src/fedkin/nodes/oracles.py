@@ -18,14 +18,8 @@ POWER_ITERATIONS = 50
 
 
 # Tracing the model takes longer than all else before compilation, and each loop and `vmap` around it
-# would trace it anew. What is jitted by itself is traced once.
+# would trace it again. What is jitted by itself is traced once.
 _jit = partial(jax.jit, static_argnums=0)
-
-
-@_jit
-def batch_loss(objective: Objective, theta: Vector, batch: Batch) -> Array:
-    """Return one mini-batch's loss."""
-    return objective.batch_loss(theta, batch)
 
 
 @_jit
@@ -46,11 +40,6 @@ def batch_hessian_product(
         return jax.grad(objective.batch_loss)(point, batch)
 
     return jax.jvp(gradient, (theta,), (vector,))[1]
-
-
-def full_loss(objective: Objective, theta: Vector, data: NodeData) -> Array:
-    """Return the node's loss L_k(θ)."""
-    return _mean_over_batches(partial(batch_loss, objective), (theta,), data)
 
 
 def full_loss_and_gradient(

@@ -16,11 +16,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedkin.errors import InputError
+from fedkin.files import write_atomically
 from fedkin.report import charts, curves, findings, tables
 from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import group, palette, scenario_title
 from fedkin.studies.config import GRID_FIELDS
-from fedkin.training.checkpoint import write_atomically
 from fedkin.version import __version__
 
 NAME = "report.html"

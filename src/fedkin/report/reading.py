@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pandas as pd
+from pydantic import ValidationError
 
 from fedkin.errors import InputError
 from fedkin.events import EVENTS_FILE, EventReader, RunFailed, StepDone
@@ -20,7 +21,7 @@ from fedkin.report.style import (
     method_title,
     scenario_title,
 )
-from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig
+from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig, refused
 from fedkin.studies.store import Store, read_config, read_finished
 
 
@@ -174,8 +175,9 @@ def _read_study(directory: Path) -> Record:
     try:
         study = StudyConfig.model_validate(content["study"])
     except (ValueError, KeyError) as error:
+        reason = refused(error) if isinstance(error, ValidationError) else None
         raise InputError(
-            f"{directory / 'study.json'} is damaged or was edited: restore it"
+            f"{directory / 'study.json'}: {reason or 'it is damaged or was edited: restore it'}"
         ) from error
     runs, damaged = [], {}
     for path in sorted(store.runs.iterdir()) if store.runs.is_dir() else []:

@@ -108,8 +108,8 @@ def do_run(
     trained = drawn.problem.train(
         config.chosen_method,
         budget=Budget(config.steps, config.synchronizations, config.points),
-        keep=config.keep,
-        ask_all=config.ask_all,
+        keep=config.keep or "best",  # the rule of the paper's table
+        ask_all=config.ask_all is None,
         checkpoint=directory.checkpoint,
         on_event=record,
         run_name=config.directory,

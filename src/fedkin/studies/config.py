@@ -69,9 +69,10 @@ class RunConfig(BaseModel):
     steps: PositiveInt | None = None
     """The largest number of outer steps."""
     keep: Keep | None = None
-    """Which iterate is the result; by default the method decides."""
+    """Which iterate is the result; by default the one of the best validation accuracy, as in the paper."""
     ask_all: bool | None = None
-    """Whether nodes of weight zero are asked too; by default only with the paper's preset."""
+    """Whether nodes of weight zero are asked too; by default only with the paper's preset. None and True
+    are the same run, as earlier versions asked all."""
     batch_size: PositiveInt = 50
     minority_nodes: PositiveInt = 5
     majority_nodes: PositiveInt = 10
@@ -90,8 +91,10 @@ class RunConfig(BaseModel):
             given = {"preset": "paper", **given}
         # In one order, and an integer that stands for a real number as one: a run has one description.
         ordered = {name: given[name] for name in [*names, *given] if name in given}
-        typed = make_method(self.method, ordered).given(ordered)
+        typed = make_method(self.method, ordered).typed_settings(ordered)
         object.__setattr__(self, "settings", typed)
+        asks_all = self.chosen_method.asks_all if self.ask_all is None else self.ask_all
+        object.__setattr__(self, "ask_all", None if asks_all else False)
         return self
 
     @property
@@ -117,6 +120,15 @@ class RunConfig(BaseModel):
         setting = Path(str(self.setting)).stem
         method = re.sub(r"[^A-Za-z0-9_.]+", "-", self.method)
         return f"{dataset}-{setting}-{self.target}-{method}-{self.seed}-{digest}"
+
+
+def refused(error: ValidationError) -> InputError | None:
+    """Return the reason if a config names something that is not known here, such as a package's method."""
+    for each in error.errors():
+        cause = each.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            return cause
+    return None
 
 
 def _as_list(value: Any) -> Any:

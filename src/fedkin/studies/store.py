@@ -28,8 +28,9 @@ from pydantic import ValidationError
 
 from fedkin.errors import InputError
 from fedkin.events import EVENTS_FILE, Event, append_event
-from fedkin.studies.config import FORMAT, RunConfig, StudyConfig
-from fedkin.training.checkpoint import versions, write_atomically
+from fedkin.files import write_atomically
+from fedkin.studies.config import FORMAT, RunConfig, StudyConfig, refused
+from fedkin.training.checkpoint import versions
 
 CHECKED_FILES = ("config.json", "history.parquet", "weights.json", "data.json", "models.npz")
 KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "parameters", "run"]
@@ -95,6 +96,9 @@ def read_config(path: Path) -> RunConfig:
     except (OSError, ValueError, KeyError, AttributeError, ValidationError) as error:
         if isinstance(error, InputError):
             raise
+        reason = refused(error) if isinstance(error, ValidationError) else None
+        if reason is not None:
+            raise InputError(f"{path / 'config.json'}: {reason}") from error
         raise InputError(
             f"{path / 'config.json'} is damaged or was edited: delete the directory {path.name} "
             "to run it again"

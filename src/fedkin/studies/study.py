@@ -22,6 +22,7 @@ from fedkin.data.sources import data_directory as find_data_directory
 from fedkin.data.sources import resolve
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import EVENTS_FILE, Event, EventReader, OnEvent, RunFailed
+from fedkin.files import write_atomically
 from fedkin.studies.cell import RunEngine, do_run, simulate
 from fedkin.studies.config import (
     FOLLOWED,
@@ -31,7 +32,6 @@ from fedkin.studies.config import (
     with_settings,
 )
 from fedkin.studies.store import RunDirectory, Store, read_finished
-from fedkin.training.checkpoint import write_atomically
 
 POLL_SECONDS = 0.2
 """How often the events of runs in other processes are read."""

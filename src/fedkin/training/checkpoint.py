@@ -3,7 +3,6 @@
 import importlib.metadata
 import io
 import json
-import os
 import platform
 import zipfile
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Federation
 from fedkin.federation.center import Center
 from fedkin.federation.task import Slot
+from fedkin.files import write_atomically
 from fedkin.training.history import cost_from_json, from_json, to_json
 from fedkin.training.runner import RunState
 from fedkin.version import __version__
@@ -33,23 +33,6 @@ def versions() -> dict[str, str]:
     return {"fedkin": __version__, "python": platform.python_version()} | {
         name: importlib.metadata.version(name) for name in libraries
     }
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds the old content or the new, never a part."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another directory, "
-            "then continue with --resume: nothing that was finished is lost"
-        ) from error
 
 
 def save_checkpoint(
@@ -184,11 +167,11 @@ def _leaves(arrays: Mapping[str, np.ndarray], prefix: str) -> list[np.ndarray]:
 
 def _restore(template: Any, leaves: list[np.ndarray]) -> Any:
     """Arrange leaves as the template is; plain numbers become plain numbers again."""
-    models, structure = jax.tree.flatten(template)
-    if len(models) != len(leaves):
-        raise ValueError(f"{len(leaves)} arrays where {len(models)} are expected")
+    places, structure = jax.tree.flatten(template)
+    if len(places) != len(leaves):
+        raise ValueError(f"{len(leaves)} arrays where {len(places)} are expected")
     restored = [
-        type(model)(leaf.item()) if isinstance(model, (bool, int, float)) else jnp.asarray(leaf)
-        for model, leaf in zip(models, leaves, strict=True)
+        type(place)(leaf.item()) if isinstance(place, (bool, int, float)) else jnp.asarray(leaf)
+        for place, leaf in zip(places, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, restored)

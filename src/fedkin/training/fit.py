@@ -61,6 +61,7 @@ def fit(
     personal_steps: int | None = None,
     on_step: Callable[[Evaluation], None] | None = None,
     on_event: OnEvent | None = None,
+    **further: Any,
 ) -> Result:
     """Learn a weight for every node, and the model trained with those weights.
 
@@ -82,14 +83,14 @@ def fit(
     Args:
         nodes: (X, y) of each node: a dict by name, or a list. X are rows of features or images
             (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression).
-        validation: (X, y) of the owner: the data that the model shall do well on.
+        validation: (X, y) of the owner: the data that the model should do well on.
         model: `logistic`, `ridge`, `mlp`, `cnn`, or any object with `init(key, X)` and
             `apply(params, X)`, such as a Flax linen module.
         method: An object with its settings, such as
-            `fedkin.Bilevel(solver=fedkin.ConjugateGradients(damping=1.0))`, or a name; the settings
-            are then keywords of `fit` (all below `keep`). `bilevel` learns the weights; `fedavg` gives all
-            nodes the same; `local` trains on the validation data alone; `ditto` and `pfedme` train a model
-            on all nodes alike and fit it to the validation data.
+            `fedkin.Bilevel(solver=fedkin.ConjugateGradients(damping=1.0))`, or a name; the settings are then
+            keywords of `fit` (`cap`, and all from `preset` to `personal_steps`). `bilevel` learns the
+            weights; `fedavg` gives all nodes the same; `local` trains on the validation data alone; `ditto`
+            and `pfedme` train a model on all nodes alike and fit it to the validation data.
         cap: The largest weight that one node may get, from 1/K to 1. By default 1/3, or 2/K with fewer
             than six nodes. A smaller cap spreads trust over more nodes.
         seed: Decides everything random: the same seed gives the same result, bit for bit.
@@ -101,8 +102,8 @@ def fit(
         steps: The largest number of outer steps (default: 50; with preset `paper` 20; no limit where
             `synchronizations` is given).
         synchronizations: Begin no outer step that would probably need more than these in all.
-        ask_all: Whether nodes of weight zero are asked too. By default only with preset `paper`, as the
-            paper counts.
+        ask_all: Whether nodes of weight zero are asked too. By default only with preset `paper` or a
+            schedule, as the paper counts.
         keep: Which iterate is the result: the `best` by validation accuracy, the `last`, or a `random`
             one as in the theory. By default the last for convex models with the automatic preset,
             where iterations end at convergence, and the best otherwise, as in the paper; `ditto` and
@@ -138,6 +139,7 @@ def fit(
         personal_steps: Steps on the personal model per synchronization (`ditto`; default: 25).
         on_step: Called after each outer step, with its evaluation.
         on_event: Called with the events of the run (`fedkin.events`).
+        **further: Settings that only a method, or a solver, of another package has.
 
     Returns:
         The weights, the model, and the history.
@@ -164,6 +166,7 @@ def fit(
         "warm_start_adjoint": warm_start_adjoint,
         "proximal": proximal,
         "personal_steps": personal_steps,
+        **further,
     }
     seed = whole_number("seed", seed, least=0)
     batch_size = whole_number("batch_size", batch_size)
@@ -174,7 +177,7 @@ def fit(
     if keep not in (None, *get_args(Keep)):
         raise InputError(f"keep={keep!r} is unknown; choose one of {', '.join(get_args(Keep))}")
     if schedule is not None or epsilon is not None:
-        chosen = _theory_method(method, settings, schedule, epsilon, limited=budget != Budget())
+        chosen = _theory_method(method, settings, schedule, epsilon)
     else:
         chosen = make_method(method, settings)
     task = _task(model, task)
@@ -209,8 +212,6 @@ def _theory_method(
     settings: Mapping[str, Any],
     schedule: str | None,
     epsilon: float | None,
-    *,
-    limited: bool,
 ) -> TheoryBilevel:
     """Make the method that `schedule="theory"` stands for, and refuse what it chooses by itself."""
     if schedule is None:
@@ -219,12 +220,16 @@ def _theory_method(
         )
     if schedule != "theory":
         raise InputError(f"schedule={schedule!r} is unknown; choose 'theory' or leave it out")
+    if isinstance(method, Method):
+        raise InputError(
+            "schedule='theory' goes with method='bilevel' as a name: leave the schedule out, or give "
+            "method=TheoryBilevel(epsilon=…)"
+        )
     if method != "bilevel":
-        name = method if isinstance(method, str) else method.name
-        raise InputError(f"schedule='theory' is for the method 'bilevel', not {name!r}")
+        raise InputError(f"schedule='theory' is for the method 'bilevel', not {method!r}")
     if epsilon is None:
         raise InputError(
-            "schedule='theory' needs epsilon: how near the validation loss shall come to its minimum"
+            "schedule='theory' needs epsilon: how close to its minimum the validation loss must get"
         )
     given = {name: value for name, value in settings.items() if value is not None}
     if given.pop("preset", "automatic") != "automatic":
@@ -237,7 +242,7 @@ def _theory_method(
     for name in given:
         if name not in TheoryBilevel.setting_names():
             raise InputError(f"{name} is chosen by schedule='theory': leave it out")
-    return TheoryBilevel(epsilon=epsilon, limited=limited, **given)
+    return TheoryBilevel(epsilon=epsilon, **given)
 
 
 def _task(model: Any, task: LearningTask | None) -> LearningTask:

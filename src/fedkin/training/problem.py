@@ -161,12 +161,21 @@ class Problem:
         parameters_before = _parameters_in(checkpoint)
         if parameters_before is not None:
             method = method.resumed(parameters_before)
+        budget = budget or Budget()
+        method = method.for_budget(limited=budget != Budget())
         self.federation.ask_all = method.asks_all if ask_all is None else ask_all
+        keep = keep or method.default_keep(self.objective)
         algorithm, cost = method.prepare(self.federation, self.center, building_key(self.seed))
         parameters = asdict(cast(Any, algorithm))
         theta = self.objective.init(initial_model_key(self.seed))
         state = begin(algorithm, self.federation, theta, cost)
-        depends_on = {"parameters": parameters, "versions": versions(), **(made_with or {})}
+        choices = {"keep": keep, "ask_all": self.federation.ask_all}
+        depends_on = {
+            "parameters": parameters,
+            "choices": choices,
+            "versions": versions(),
+            **(made_with or {}),
+        }
         resumed_after = None
         if checkpoint is not None and checkpoint.exists():
             slots = slots_of(method.tasks)
@@ -193,8 +202,8 @@ class Problem:
             self.center,
             state,
             training_key(self.seed),
-            budget=_limited(budget or Budget(), method),
-            keep=keep or method.default_keep(self.objective),
+            budget=_limited(budget, method),
+            keep=keep,
             test=self.test,
             after_step=record,
         )

@@ -16,17 +16,16 @@ from fedkin.data.arrays import check_inputs_like
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost
 from fedkin.federation.center import evaluate_in_chunks
+from fedkin.files import write_atomically
 from fedkin.models.base import Model, Statistics, as_model
-from fedkin.models.cnn import CNN
-from fedkin.models.linear import Logistic, Ridge
-from fedkin.models.mlp import MLP
+from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.training.history import cost_from_json
 
 FORMAT = 1
 """The version of the file format; a file of another version is refused."""
 
-SAVED_MODELS: dict[str, Any] = {"Logistic": Logistic, "Ridge": Ridge, "MLP": MLP, "CNN": CNN}
+SAVED_MODELS: dict[str, Any] = {model.__name__: model for model in BUILT_IN_MODELS}
 """Models whose settings are written into the file; of others only the parameters are kept."""
 
 
@@ -50,7 +49,7 @@ class Result:
     weights: dict[str, float] | None
     """The weight of each node by its name; None for methods that do not weigh nodes."""
     history: pd.DataFrame
-    """One row an evaluation: step, costs so far, losses and accuracies, weights, diagnostics."""
+    """One row per evaluation: step, costs so far, losses and accuracies, weights, diagnostics."""
     cost: Cost
     """What the whole run has cost."""
     stopped: str
@@ -91,7 +90,7 @@ class Result:
     def save(self, path: str | Path) -> None:
         """Write everything into one file, to be read by `fedkin.load`. Nothing in it is executable."""
         name = type(self.model).__name__
-        known = name in SAVED_MODELS
+        known = type(self.model) in BUILT_IN_MODELS  # one derived from these may be anything
         classes = None if self.classes is None else self.classes.tolist()
         description = {
             "format": FORMAT,
@@ -112,16 +111,12 @@ class Result:
         )
         table = io.BytesIO()
         self.history.to_parquet(table, index=False)
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        try:
-            with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.writestr("result.json", json.dumps(description, indent=2))
-                archive.writestr("arrays.npz", arrays.getvalue())
-                archive.writestr("history.parquet", table.getvalue())
-            partial.replace(target)
-        except OSError as error:
-            raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("result.json", json.dumps(description, indent=2))
+            archive.writestr("arrays.npz", arrays.getvalue())
+            archive.writestr("history.parquet", table.getvalue())
+        write_atomically(Path(path), content.getvalue())
 
     def _outputs(self, inputs: Any) -> np.ndarray:
         checked = check_inputs_like(inputs, self.point_shape)

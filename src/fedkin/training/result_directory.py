@@ -64,17 +64,6 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
-    scratch = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(path)
-    except OSError as error:
-        scratch.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written: {error.strerror}") from None
-
-
 def check_result(directory: Path) -> None:
     """Refuse a directory that is not a result of `fedkin fit`."""
     if not directory.is_dir():

@@ -128,7 +128,7 @@ def init(
 ) -> None:
     """Make the certificates, the key pairs of the nodes and the configuration of a federation.
 
-    Points: fedkin federation init trial --nodes 4
+    Examples: fedkin federation init trial --nodes 4
 
     fedkin federation init trial --node a.csv --node b.csv --validation own.csv --label outcome
     """

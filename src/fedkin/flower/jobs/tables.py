@@ -38,7 +38,7 @@ from fedkin.flower.node_settings import TableDescription
 from fedkin.messages import suggestion
 from fedkin.methods.base import Method
 from fedkin.methods.registry import make_method
-from fedkin.models.named import TableModel, model_for
+from fedkin.models.named import model_for
 from fedkin.models.objective import Objective
 from fedkin.training.checkpoint import read_made_with
 from fedkin.training.fit import make_result
@@ -53,7 +53,7 @@ class TableJobKeys(TableDescription):
     validation: Path
     """The center's own table, by which the weights are chosen."""
     test: Path | None = None
-    model: TableModel | None = None
+    model: str | None = None
     method: str = "bilevel"
     seed: int = Field(0, ge=0)
     batch_size: PositiveInt = 50

@@ -110,7 +110,7 @@ class Bilevel(SvrgMethod):
 
     @classmethod
     def setting_names(cls) -> tuple[str, ...]:
-        """Return the names of all settings; those of the solver stand beside the method's own."""
+        """Return the names of all settings, including the solvers'."""
         own = super().setting_names()
         after = own.index("solver") + 1
         of_solvers = (name for solver in SOLVERS.all() for name in solver.shorthand)
@@ -140,7 +140,7 @@ class Bilevel(SvrgMethod):
             rest["solver"] = kind.from_shorthand(extra)
         return super().from_settings(rest)
 
-    def given(self, names: Mapping[str, Any]) -> dict[str, Any]:
+    def typed_settings(self, names: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of these names, each in its proper type."""
         solver = self.chosen_solver
         found = {}

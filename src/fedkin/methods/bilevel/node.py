@@ -51,12 +51,37 @@ TARGET = Slot(
 )
 
 
+def adjoint_problem(
+    objective: Objective, data: NodeData, theta: Vector, target: Vector
+) -> svrg.SvrgProblem:
+    """State the node's part of `eq:QP_matrixinverse`; `target` is ∇L_0(θ)."""
+
+    def step_gradients(
+        point: Vector, state: svrg.SvrgState, index: Array, operands: tuple
+    ) -> tuple[Array, Vector]:
+        data, theta, _ = operands
+        difference = oracles.batch_hessian_product(
+            objective, theta, data.batch(index), point - state.reference
+        )
+        return jnp.zeros((), point.dtype), difference
+
+    def reference_gradients(point: Vector, operands: tuple) -> svrg.ReferenceGradients:
+        data, theta, target = operands
+        gradient = oracles.full_hessian_product(objective, theta, data, point) - target
+        return svrg.ReferenceGradients.zeros(point, 0)._replace(full=gradient)
+
+    operands = (data, theta, target)
+    return svrg.SvrgProblem(
+        operands, step_gradients, reference_gradients, 0, evaluations_per_point=1
+    )
+
+
 def _begin_adjoint(
     objective: Objective, data: NodeData, content: svrg.SvrgState, message: Message
 ) -> tuple[svrg.SvrgState, Array]:
     # The start of a solve does not depend on θ and the target: only its shapes are needed here.
     point = message["point"]
-    problem = svrg.adjoint_problem(objective, data, point, point)
+    problem = adjoint_problem(objective, data, point, point)
     return svrg.svrg_start(problem, point), data.points
 
 
@@ -79,7 +104,7 @@ def adjoint_svrg_round(
 ) -> tuple[NodeState, dict[str, Array]]:
     """Take τ steps of Local-SVRG on the quadratic whose minimizer is h (`eq:QP_matrixinverse`)."""
     theta, target = state["linearization"].theta, state["target"]
-    problem = svrg.adjoint_problem(objective, data, theta, target)
+    problem = adjoint_problem(objective, data, theta, target)
     result = svrg.run_task_round(problem, state["adjoint"], key, message, steps)
     return {**state, "adjoint": result.state}, svrg.reply_of(result, reply)
 

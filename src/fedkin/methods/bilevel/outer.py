@@ -111,7 +111,7 @@ class ProximalBilevel:
     """
 
     differentiation: Differentiation
-    outer_learning_rate: float = 0.02
+    outer_learning_rate: float
 
     def init(self, theta: Vector, nodes: int) -> BilevelState:
         """Begin with equal weights."""
@@ -155,7 +155,7 @@ class AcceleratedBilevel:
     """
 
     differentiation: Differentiation
-    outer_learning_rate: float = 0.02
+    outer_learning_rate: float
 
     def init(self, theta: Vector, nodes: int) -> BilevelState:
         """Begin with equal weights."""

@@ -69,7 +69,7 @@ class TheoryBilevel(Method):
         super().__post_init__()
         if self.epsilon is None:
             raise InputError(
-                "TheoryBilevel needs epsilon: how near the validation loss shall come to its minimum"
+                "TheoryBilevel needs epsilon: how close to its minimum the validation loss must get"
             )
 
     @property
@@ -85,6 +85,10 @@ class TheoryBilevel(Method):
     def default_keep(self, objective: Objective) -> Keep:
         """The iterate that the theorem is about."""
         return "random" if self.outer == "proximal" else "last"
+
+    def for_budget(self, *, limited: bool) -> "TheoryBilevel":
+        """Begin a long plan only if the run has a budget."""
+        return replace(self, limited=self.limited or limited)
 
     def check(self, nodes: int) -> None:
         """Refuse a cap that does not suit the number of nodes."""

@@ -1,7 +1,7 @@
 """The center's part of Local-SVRG on weighted nodes (Algorithm 1, `alg:localsvrg`)."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import jax
@@ -157,8 +157,3 @@ def refuse_divergence(
             f"{loss:.3g} now): the learning rate γ = {learning_rate:g} is too large for "
             f"these data; try learning_rate={learning_rate / 10:g}"
         )
-
-
-def slower(settings: LocalSvrg, factor: float) -> LocalSvrg:
-    """Return the same settings with the learning rate multiplied by a factor."""
-    return replace(settings, learning_rate=settings.learning_rate * factor)

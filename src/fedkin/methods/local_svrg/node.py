@@ -24,7 +24,7 @@ from fedkin.nodes.draws import draw_batches_and_coins
 from fedkin.types import Array, Key, Message, Vector
 
 LEAST_RATIO = 4
-"""Gradients of mini-batches are kept where the data take at least so many times their memory."""
+"""Gradients of mini-batches are kept if the data take at least this many times as much memory."""
 
 
 class ReferenceGradients(NamedTuple):
@@ -37,7 +37,7 @@ class ReferenceGradients(NamedTuple):
 
     @classmethod
     def zeros(cls, point: Vector, kept: int) -> "ReferenceGradients":
-        """Make room for them, and for those of so many mini-batches."""
+        """Allocate zeros for the full gradient and for the gradients of `kept` mini-batches."""
         return cls(jnp.zeros_like(point), jnp.zeros((kept, *point.shape), point.dtype))
 
 
@@ -70,7 +70,7 @@ class SvrgProblem(NamedTuple):
     """(y, operands) to the gradients at y."""
     kept: int
     """How many gradients of mini-batches are kept with a reference point."""
-    evaluations_a_point: int
+    evaluations_per_point: int
     """How many gradients or Hessian-vector products of a point one step of Algorithm 1 takes."""
 
 
@@ -113,30 +113,7 @@ def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProble
         _, gradient = oracles.full_loss_and_gradient(objective, point, data)
         return ReferenceGradients.zeros(point, 0)._replace(full=gradient)
 
-    return SvrgProblem((data,), step_gradients, reference_gradients, kept, evaluations_a_point=2)
-
-
-def adjoint_problem(
-    objective: Objective, data: NodeData, theta: Vector, target: Vector
-) -> SvrgProblem:
-    """State the node's part of `eq:QP_matrixinverse`; `target` is ∇L_0(θ)."""
-
-    def step_gradients(
-        point: Vector, state: SvrgState, index: Array, operands: tuple
-    ) -> tuple[Array, Vector]:
-        data, theta, _ = operands
-        difference = oracles.batch_hessian_product(
-            objective, theta, data.batch(index), point - state.reference
-        )
-        return jnp.zeros((), point.dtype), difference
-
-    def reference_gradients(point: Vector, operands: tuple) -> ReferenceGradients:
-        data, theta, target = operands
-        gradient = oracles.full_hessian_product(objective, theta, data, point) - target
-        return ReferenceGradients.zeros(point, 0)._replace(full=gradient)
-
-    operands = (data, theta, target)
-    return SvrgProblem(operands, step_gradients, reference_gradients, 0, evaluations_a_point=1)
+    return SvrgProblem((data,), step_gradients, reference_gradients, kept, evaluations_per_point=2)
 
 
 def svrg_start(problem: SvrgProblem, point: Vector) -> SvrgState:
@@ -207,7 +184,7 @@ def svrg_round(
 
     (point, state), losses = lax.scan(step, (point, state), (batches, coins))
     drawn = jnp.sum(data.batch_points(batches))
-    evaluations = drawn * problem.evaluations_a_point + jnp.sum(coins) * data.points
+    evaluations = drawn * problem.evaluations_per_point + jnp.sum(coins) * data.points
     return RoundResult(state, point, jnp.mean(losses), evaluations)
 
 

@@ -2,14 +2,15 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fedkin.federation.base import Cost, Federation
-from fedkin.methods.base import TrainedMethod
-from fedkin.methods.local_svrg.center import LocalSvrg
+from fedkin.methods.base import Info, TrainedMethod
+from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution
 from fedkin.methods.settings import flag, share
 from fedkin.methods.step_size import largest_curvature
 from fedkin.models.base import LinearModel
-from fedkin.types import Key
+from fedkin.types import Array, Key, Vector
 
 SMOOTHNESS_MARGIN = 2.0
 """Step size = 1 / (this x the largest curvature of a mini-batch): SVRG's usual safety, and a margin
@@ -31,6 +32,14 @@ def paper_rounds_of_an_outer_step(federation: Federation, period: int) -> int:
     after as many.
     """
     return 2 * paper_rounds(federation, period) + 1
+
+
+class TrainingState(NamedTuple):
+    """State of the methods that only train a model: FedAvg and local training."""
+
+    theta: Vector
+    rounds: int
+    """Rounds taken so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,3 +87,19 @@ class SvrgMethod(TrainedMethod):
         if self.preset != "paper" or self.rounds is not None:
             return training
         return replace(training, rounds=paper_rounds_of_an_outer_step(federation, training.period))
+
+
+def training_info(
+    solution: SvrgSolution, node_weights: Array | None, cost: Cost, silent_rounds: int = 0
+) -> Info:
+    """Report a step that did nothing but train."""
+    # A solve that is settled from its first round on has nothing left to do.
+    finished = solution.settled and solution.rounds == 1
+    return Info(
+        solution.point,
+        node_weights,
+        cost,
+        {"training_loss": solution.loss},
+        stop="converged: training no longer moves the model" if finished else None,
+        silent_rounds=silent_rounds,
+    )

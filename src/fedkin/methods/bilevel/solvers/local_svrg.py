@@ -34,7 +34,7 @@ class LocalSvrgSolver(AdjointSolver):
     Args:
         learning_rate: The step size γ_h; if open, 0.0005 with the paper's preset, else training's.
         rounds: The number of synchronizations; training's if open.
-        training: What else the solve takes over from training; filled in by `prepare`.
+        training: The whole solve, in place of the two above; made by `prepare` if not given.
 
     >>> LocalSvrgSolver(learning_rate=0.0005).learning_rate
     0.0005
@@ -53,7 +53,9 @@ class LocalSvrgSolver(AdjointSolver):
     def prepare(
         self, objective: Objective, training: LocalSvrg, preset: PresetName
     ) -> "LocalSvrgSolver":
-        """Take over from training what is open."""
+        """Take over from training what is open; a solver that knows its training is left as it is."""
+        if self.training is not None:
+            return self
         usual = 0.0005 if preset == "paper" else training.learning_rate
         learning_rate, rounds = self.learning_rate or usual, self.rounds or training.rounds
         solve = replace(training, learning_rate=learning_rate, rounds=rounds, tolerance=None)
