@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra flower")
 
 from fedkin.cli import app as cli
+from fedkin.cli.federation.run import read_and_show_fit
+from fedkin.errors import InputError
 from fedkin.flower import certificates, processes
 from fedkin.flower import trial as trial_module
 from fedkin.flower.jobs.loading import load_job
@@ -327,6 +329,41 @@ def test_results_of_tables_are_not_written_over(fedkin, tables, tmp_path, monkey
     answer = fedkin("run", "f", "--out", "r")
     refused(answer, "is not empty", "another --out")
     assert "--force" not in answer.err
+
+
+def test_a_study_whose_damaged_file_was_deleted_is_resumed(fedkin, trial, tmp_path, monkeypatch):
+    """As its message says, and as `fedkin run` does."""
+
+    def start(*_):
+        raise InputError("the run was started")
+
+    monkeypatch.setattr("fedkin.cli.federation.run.check_ready", lambda *_: None)
+    monkeypatch.setattr("fedkin.cli.federation.run.wait_for_run", start)
+    Layout(trial).write_running(Running(ports={SUPERLINK: 1}))
+    (tmp_path / "r" / "runs").mkdir(parents=True)
+    command = ("run", "trial", "--steps", 1, "--out", "r")
+    refused(fedkin(*command), "has other files")
+    refused(fedkin(*command, "--resume"), "the run was started")
+    (tmp_path / "r" / "study.json").write_text("{")
+    refused(fedkin(*command, "--resume"), "is damaged: delete it")
+
+
+def test_nodes_whose_names_look_like_numbers_are_shown(
+    fedkin, tables, tmp_path, monkeypatch, capsys
+):
+    arguments = ["--node", "01=a.csv", "--node", "NA=b.csv", "--label", "outcome"]
+    arguments += ["--validation", "own.csv", "--out", "r"]
+    monkeypatch.setattr(sys, "argv", ["fedkin", "fit", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 0
+    capsys.readouterr()
+    read_and_show_fit(tmp_path / "r", json=False)
+    shown = capsys.readouterr().out
+    assert "01" in shown
+    assert "NA" in shown
+    read_and_show_fit(tmp_path / "r", json=True)
+    assert json.loads(capsys.readouterr().out)["rows"] == {"01": 40, "NA": 40}
 
 
 def test_run_needs_out(fedkin, trial):

@@ -22,10 +22,11 @@ from fedkin.flower import node as node_module
 from fedkin.flower import node_data, wire
 from fedkin.flower.guard import remote_tasks
 from fedkin.flower.node import answer
-from fedkin.flower.node_settings import node_settings
+from fedkin.flower.node_settings import NodeSettings, node_settings
 from fedkin.flower.wire import FORMS, Parcel, Refusal
 from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.methods.registry import METHODS
 from fedkin.methods.step_size import SMOOTHNESS
 from flower.fake_grid import through_bytes
 from flower.trials import JOIN, settings
@@ -214,6 +215,15 @@ def test_settings_that_name_nothing_are_refused():
     }.items():
         with pytest.raises(InputError, match=words):
             node_settings(settings("a", **dict([more])))
+
+
+def test_settings_are_checked_without_registering_anything(monkeypatch):
+    monkeypatch.setattr(METHODS, "_things", dict(METHODS._things))
+    written = settings("a", methods="flower.outside:Median", allow="outside_descent")
+    NodeSettings.model_validate(written)
+    assert "outside_descent" not in remote_tasks()
+    assert node_settings(written).allowed == ("outside_descent",)
+    assert "outside_descent" in remote_tasks()
 
 
 def test_no_message_makes_a_node_import_anything(tmp_path, monkeypatch):

@@ -15,7 +15,6 @@ from fedkin.data import option_text
 from fedkin.data.federated import Target
 from fedkin.data.tables import TableFormat, is_parquet
 from fedkin.errors import InputError
-from fedkin.flower.layout import Option, check_listen
 from fedkin.messages import suggestion
 from fedkin.methods.bilevel.hypergradient import SOLVERS as KNOWN_SOLVERS
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
@@ -262,67 +261,3 @@ def refuse_csv_options(context: typer.Context, files: Iterable[Path]) -> None:
     given = was_given(context, "columns", "no_header", "separator")
     if given and all(is_parquet(path) for path in files):
         raise InputError(f"{given[0]} is for CSV files, and there is none: leave it out")
-
-
-def table_settings(
-    label: str,
-    task: TaskName,
-    positive: str | None,
-    categorical: str | None,
-    drop: str | None,
-    missing: str | None,
-    columns: str | None,
-    no_header: bool,
-    separator: str,
-) -> dict[str, Option]:
-    """Return how a table is read, as the settings of a node; what is not given is left out."""
-    given: dict[str, Option | None] = {
-        "label": label,
-        "task": None if task is TaskName.classification else task.value,
-        "positive": positive,
-        "categorical": categorical,
-        "drop": drop,
-        "missing": missing,
-        "columns": columns,
-        "header": False if no_header else None,
-        "separator": None if separator == "," else separator,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-# Federations over Flower
-
-DirectoryArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The directory that fedkin federation init made.")
-]
-HostOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--host",
-        metavar="NAME",
-        help="A name or address by which nodes reach this machine, for its certificate; may be "
-        "repeated. localhost and 127.0.0.1 are always included.",
-    ),
-]
-DaysOption = Annotated[
-    int,
-    typer.Option("--days", min=1, max=3650, help="How long the server's certificate is valid."),
-]
-InsecureOption = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        help="Without TLS and authentication: anyone on the network can read and change messages. For "
-        "trials on a closed network only.",
-    ),
-]
-LOCAL_HOSTS = ("localhost", "127.0.0.1")
-"""The SuperLink's own processes reach it by these."""
-
-
-def check_listen_option(address: str) -> None:
-    """Refuse an address where the SuperLink's own commands would not find it."""
-    try:
-        check_listen(address)
-    except ValueError as error:
-        raise InputError(f"--listen: {error}") from error

@@ -41,11 +41,8 @@ def show_outcome(outcome: StudyOutcome, out: Path, json: bool) -> None:
 
 def refuse_failures(outcome: StudyOutcome) -> None:
     """End the command with an error if runs failed."""
-    if outcome.failed:
-        raise InputError(
-            f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
-            f"first: {next(iter(outcome.failed.values()))}"
-        )
+    if outcome.failure is not None:
+        raise InputError(outcome.failure)
 
 
 def study_answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from pydantic import (
     PositiveInt,
     ValidationError,
     field_validator,
-    model_validator,
 )
 
 from fedkin.data import option_text
@@ -123,21 +122,6 @@ class NodeSettings(TableDescription):
     def _requests(cls, value: Any) -> Any:
         return option_text.parse_names(value) if isinstance(value, str) else value
 
-    @field_validator("methods")
-    @classmethod
-    def _register(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            register(method_class(name))
-        return value
-
-    @model_validator(mode="after")
-    def _known_requests(self) -> "NodeSettings":
-        known = (DESCRIBE, *remote_tasks())
-        for name in self.allow or ():
-            if name not in known:
-                raise ValueError(f"there is no request {name!r}{suggestion(name, known)}")
-        return self
-
     @property
     def allowed(self) -> tuple[str, ...]:
         """The requests that the node answers."""
@@ -150,7 +134,7 @@ class NodeSettings(TableDescription):
 
 
 def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
-    """Read the settings that the owner gave to the SuperNode."""
+    """Read the settings that the owner gave to the SuperNode, and register the methods that they name."""
     content: dict[str, Any] = dict(node_config)
     source = "the node's configuration"
     if "settings" in content:
@@ -170,4 +154,15 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
         raise InputError(": ".join([source, *place, reason])) from error
     if settings.is_table and settings.label is None:
         raise InputError(f"{source}: a table needs the name of its label column (label)")
+    for name in settings.methods:
+        try:
+            register(method_class(name))
+        except InputError as error:
+            raise InputError(f"{source}: methods: {error}") from error
+    known = (DESCRIBE, *remote_tasks())
+    for name in settings.allow or ():
+        if name not in known:
+            raise InputError(
+                f"{source}: allow: there is no request {name!r}{suggestion(name, known)}"
+            )
     return settings

@@ -23,6 +23,7 @@ from fedkin.report.style import (
 )
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig, refused
 from fedkin.studies.store import Store, read_config, read_finished
+from fedkin.training.table_result import read_rows
 
 
 class Cell(NamedTuple):
@@ -356,12 +357,11 @@ def _read_fit(directory: Path) -> Record:
         metrics = _json(directory / "metrics.json")
         weights = _json(directory / "weights.json")
         history = pd.read_csv(directory / "history.csv")
-        rows = pd.read_csv(directory / "weights.csv", dtype={"node": str}, keep_default_na=False)
+        rows = read_rows(directory)
         with zipfile.ZipFile(directory / "model.fedkin") as archive:
             saved = json.loads(archive.read("result.json"))
         method, outcome = saved["method"], {key: saved[key] for key in ("stopped", "warnings")}
         request = {"method": method, "model": saved["model"], "classes": saved["classes"]}
-        points = [int(count) for count in rows["rows"]]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         what = f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else error
         raise InputError(
@@ -377,7 +377,7 @@ def _read_fit(directory: Path) -> Record:
         outcome=outcome,
         history=history,
         weights=weights or None,
-        data={"names": list(rows["node"]), "points": points},
+        data={"names": list(rows), "points": list(rows.values())},
         label=method_title(method),
     )
     return Record(directory, "fit", [run], request=request, metrics=metrics)

@@ -138,8 +138,8 @@ class Store:
         """Where the short runs are that chose parameters."""
         return self.path / "tuning"
 
-    def open(self, *, resume: bool) -> None:
-        """Make the directory, or check that a study can be continued in it."""
+    def check(self, *, resume: bool) -> None:
+        """Refuse a directory that cannot take a study, or in which none can be continued."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file: choose a new or empty directory")
         if (self.path / "study.json").exists():
@@ -155,6 +155,10 @@ class Store:
             and not (resume and self.runs.is_dir())  # a study whose damaged study.json was deleted
         ):
             raise InputError(f"{self.path} has other files: choose a new or empty directory")
+
+    def open(self, *, resume: bool) -> None:
+        """Make the directory, after `check`."""
+        self.check(resume=resume)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.runs.mkdir(exist_ok=True)

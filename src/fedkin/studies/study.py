@@ -63,6 +63,14 @@ class StudyOutcome:
     failed_trials: dict[str, str]
     """The short runs of tuning that failed; their parameters were not chosen."""
 
+    @property
+    def failure(self) -> str | None:
+        """How many runs failed, and why the first did; None if none did."""
+        if not self.failed:
+            return None
+        total, first = len(self.failed) + self.finished, next(iter(self.failed.values()))
+        return f"{len(self.failed)} of {total} runs failed; the first: {first}"
+
 
 def carry_out(
     study: StudyConfig,

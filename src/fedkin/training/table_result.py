@@ -74,3 +74,12 @@ def write_result(
         result.save(directory / result_directory.MODEL)
 
     result_directory.write_directory(out, fill)
+
+
+def read_rows(directory: Path) -> dict[str, int]:
+    """Read the number of rows of each node from a result directory."""
+    # Nodes may have names such as 01 or NA, which are neither numbers nor missing.
+    table = pd.read_csv(
+        directory / result_directory.WEIGHTS_TABLE, dtype={"node": str}, keep_default_na=False
+    )
+    return {str(node): int(rows) for node, rows in zip(table["node"], table["rows"], strict=True)}

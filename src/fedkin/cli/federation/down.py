@@ -1,6 +1,6 @@
 """`fedkin federation down`: the end of a trial."""
 
-from fedkin.cli.options import DirectoryArgument
+from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.output import JsonOption, notes, print_json, print_result
 from fedkin.flower import trial
 from fedkin.flower.certificates import require_flower

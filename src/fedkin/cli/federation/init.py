@@ -6,16 +6,20 @@ from typing import Annotated, cast
 
 import typer
 
+from fedkin.cli.federation.options import (
+    LOCAL_HOSTS,
+    DaysOption,
+    HostOption,
+    check_listen_option,
+    table_settings,
+)
 from fedkin.cli.options import (
     LABEL,
-    LOCAL_HOSTS,
     NODE,
     TARGET,
     CategoricalOption,
     ColumnsOption,
-    DaysOption,
     DropOption,
-    HostOption,
     MissingOption,
     NoHeaderOption,
     PositiveOption,
@@ -28,10 +32,8 @@ from fedkin.cli.options import (
     TestOption,
     ValidationFractionOption,
     ValidationOption,
-    check_listen_option,
     refuse_csv_options,
     table_format,
-    table_settings,
     was_given,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fedkin.cli.options import DirectoryArgument
+from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.output import JsonOption, print_json, print_result, results
 from fedkin.errors import InputError
 from fedkin.flower import processes

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from fedkin.cli.federation import foreground
+from fedkin.cli.federation.options import InsecureOption, table_settings
 from fedkin.cli.options import (
     LABEL,
     CategoricalOption,
     ColumnsOption,
     DropOption,
-    InsecureOption,
     MissingOption,
     NoHeaderOption,
     PositiveOption,
@@ -19,7 +19,6 @@ from fedkin.cli.options import (
     TaskName,
     TaskOption,
     refuse_csv_options,
-    table_settings,
 )
 from fedkin.cli.output import print_note
 from fedkin.errors import InputError

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedkin.cli.options import DirectoryArgument
+from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.output import JsonOption, print_json, print_result
 from fedkin.errors import InputError
 from fedkin.flower import trial

@@ -1,6 +1,6 @@
 """`fedkin federation renew`: a new certificate of the server."""
 
-from fedkin.cli.options import LOCAL_HOSTS, DaysOption, DirectoryArgument, HostOption
+from fedkin.cli.federation.options import LOCAL_HOSTS, DaysOption, DirectoryArgument, HostOption
 from fedkin.cli.output import JsonOption, print_json, print_result
 from fedkin.flower import certificates
 from fedkin.flower.certificates import require_flower

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
 
 from fedkin.cli import fit
+from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.options import (
     METHODS_REPEATED,
     MODEL,
     STEPS,
     SYNCHRONIZATIONS,
-    DirectoryArgument,
     OutOption,
     ResumeOption,
 )
@@ -27,12 +26,14 @@ from fedkin.events import Event, EventReader, RunStarted, StepDone, Warned, even
 from fedkin.flower import app_directory, processes, trial
 from fedkin.flower.certificates import require_flower
 from fedkin.flower.internals import control
+from fedkin.flower.jobs.event_log import event_text
 from fedkin.flower.jobs.writing import Job, write_job
 from fedkin.flower.layout import SUPERLINK, FederationFile, Layout
 from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import Store
 from fedkin.training import result_directory
 from fedkin.training.result import load
+from fedkin.training.table_result import read_rows
 
 POLL_SECONDS = 1.0
 LEARNING = "learning from the nodes' tables …"
@@ -79,7 +80,7 @@ def run(
         check_ready(layout, federation, link)
         configuration = {"job": str(path), "out": str(out), "resume": resume}
         if isinstance(job, StudyJob):
-            check_study_out(out, resume)
+            Store(out).check(resume=resume)
             with StudyDisplay(notes) as display:
                 follower = StudyFollower(out, len(job.study.runs()), display)
                 failure = wait_for_run(link, configuration, lambda _: follower.poll())
@@ -101,22 +102,6 @@ def run(
             if failure is not None:
                 raise InputError(_naming_log(failure, layout))
             read_and_show_fit(out, json)
-
-
-def check_study_out(out: Path, resume: bool) -> None:
-    """Refuse a directory that cannot take the results of a study, before the run starts."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file: choose a directory with --out")
-    present = out.is_dir() and any(out.iterdir())
-    if present and (out / "study.json").exists():
-        Store(out).check_format()
-        if not resume:
-            raise InputError(
-                f"{out} already has a study: add --resume to continue it (finished runs are kept), or "
-                "choose another directory"
-            )
-    elif present:
-        raise InputError(f"{out} has other files: choose a new or empty directory")
 
 
 def check_fit_out(out: Path) -> None:
@@ -172,20 +157,10 @@ def wait_for_run(
 
 def _show_event(event: Event) -> None:
     """Show how far training is; how it ends is shown with the result."""
-    if isinstance(event, RunStarted):
-        line = f"nodes: {', '.join(event.nodes)}"
-        if event.resumed_after is not None:
-            line += f"; resumed after step {event.resumed_after}"
-    elif isinstance(event, StepDone):
-        line = (
-            f"step {event.step}: {event.synchronizations} synchronizations, validation loss "
-            f"{event.validation_loss:.4f}"
-        )
+    if isinstance(event, RunStarted | StepDone):
+        print_note(event_text(event))
     elif isinstance(event, Warned):
-        line = f"note: {event.message}"
-    else:
-        return
-    print_note(line)
+        print_note(f"note: {event_text(event)}")
 
 
 def _naming_log(failure: str, layout: Layout) -> str:
@@ -195,7 +170,5 @@ def _naming_log(failure: str, layout: Layout) -> str:
 def read_and_show_fit(out: Path, json: bool) -> None:
     """Show the result that the center has written, as `fedkin fit` does."""
     result = load(out / result_directory.MODEL)
-    table = pd.read_csv(out / result_directory.WEIGHTS_TABLE)
-    rows = dict(zip(table.node.astype(str), table["rows"].astype(int).tolist(), strict=True))
     metrics = json_module.loads((out / result_directory.METRICS).read_text(encoding="utf-8"))
-    fit.show_fit(result, rows, metrics, out, json)
+    fit.show_fit(result, read_rows(out), metrics, out, json)

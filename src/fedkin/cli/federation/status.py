@@ -3,7 +3,7 @@
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.cli.options import DirectoryArgument
+from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.output import JsonOption, print_json, print_note, print_result, results
 from fedkin.flower import trial
 from fedkin.flower.certificates import require_flower

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedkin.cli.federation import foreground
-from fedkin.cli.options import DirectoryArgument, InsecureOption, check_listen_option
+from fedkin.cli.federation.options import DirectoryArgument, InsecureOption, check_listen_option
 from fedkin.cli.output import print_note, print_warning
 from fedkin.errors import InputError
 from fedkin.flower import certificates, processes

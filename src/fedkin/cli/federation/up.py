@@ -2,7 +2,7 @@
 
 import time
 
-from fedkin.cli.options import DirectoryArgument
+from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result
 from fedkin.flower import trial
 from fedkin.flower.certificates import require_flower

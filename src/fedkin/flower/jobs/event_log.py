@@ -1,4 +1,4 @@
-"""The events of a job in the log of the center's process."""
+"""The events of a job as lines of text, and in the log of the center's process."""
 
 import logging
 
@@ -7,25 +7,30 @@ from fedkin.events import Event, RunFailed, RunFinished, RunStarted, StepDone, W
 logger = logging.getLogger(__name__)
 
 
+def event_text(event: Event) -> str:
+    """Return an event as one line."""
+    match event:
+        case RunStarted():
+            resumed = event.resumed_after
+            after = "" if resumed is None else f"; resumed after step {resumed}"
+            return f"{event.method} with nodes {', '.join(event.nodes)}{after}"
+        case StepDone():
+            return (
+                f"step {event.step}: {event.synchronizations} synchronizations, validation loss "
+                f"{event.validation_loss:.4f}"
+            )
+        case Warned():
+            return event.message
+        case RunFinished():
+            return event.stopped
+        case RunFailed():
+            return f"failed: {event.reason}"
+        case _:
+            return event.kind
+
+
 def log_event(event: Event) -> None:
-    """Write an event to the log, as one line."""
+    """Write an event to the log, with the name of its run."""
+    levels = {Warned: logging.WARNING, RunFailed: logging.ERROR}
     run = f"{event.run}: " if event.run else ""
-    if isinstance(event, RunStarted):
-        resumed = (
-            "" if event.resumed_after is None else f", resumed after {event.resumed_after} steps"
-        )
-        logger.info("%s%s with nodes %s%s", run, event.method, ", ".join(event.nodes), resumed)
-    elif isinstance(event, StepDone):
-        logger.info(
-            "%sstep %d, %d synchronizations, validation loss %.4f",
-            run,
-            event.step,
-            event.synchronizations,
-            event.validation_loss,
-        )
-    elif isinstance(event, Warned):
-        logger.warning("%s%s", run, event.message)
-    elif isinstance(event, RunFinished):
-        logger.info("%s%s", run, event.stopped)
-    elif isinstance(event, RunFailed):
-        logger.error("%sfailed: %s", run, event.reason)
+    logger.log(levels.get(type(event), logging.INFO), "%s%s", run, event_text(event))

@@ -40,11 +40,8 @@ class StudyJob:
             display=LogDisplay(),
             engine=FlowerEngines(messenger, self.federation.wait),
         )
-        if outcome.failed:
-            raise FedkinError(
-                f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
-                f"first: {next(iter(outcome.failed.values()))}"
-            )
+        if outcome.failure is not None:
+            raise FedkinError(outcome.failure)
 
 
 class FlowerEngines:

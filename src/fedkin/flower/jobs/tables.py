@@ -38,7 +38,7 @@ from fedkin.flower.node_settings import TableDescription
 from fedkin.messages import suggestion
 from fedkin.methods.base import Method
 from fedkin.methods.registry import make_method
-from fedkin.models.named import model_for
+from fedkin.models.named import model_for, named_model, takes_l2
 from fedkin.models.objective import Objective
 from fedkin.training.checkpoint import read_made_with
 from fedkin.training.fit import make_result
@@ -74,6 +74,8 @@ class TableJob:
 
     keys: TableJobKeys
     method: Method
+    model: str
+    """The model asked for, or the one of the task."""
     federation: FederationOptions
 
     def carry_out(self, messenger: Messenger, out: Path, *, resume: bool) -> None:
@@ -110,14 +112,23 @@ class TableJob:
         )
         tables = _AgreedTables.agree(self.keys, summaries)
         keys = self.keys
-        problem = Problem.build(
-            _engine(keys, messenger, nodes, summaries, tables),
-            tables.validation,
-            model=model_for(keys.task, keys.model),
-            task=keys.task,
-            classes=tables.classes,
-            batch_size=keys.batch_size,
+        run = RunDescription(
+            run=keys.digest(_as_json(summaries)),
             seed=keys.seed,
+            batch_size=keys.batch_size,
+            model=self.model,
+            task=keys.task,
+            classes=1 if tables.classes is None else len(tables.classes),
+            preprocessing=tables.preprocessing,
+        )
+        problem = Problem.build(
+            _engine(run, messenger, nodes, summaries),
+            tables.validation,
+            model=run.model,
+            task=run.task,
+            classes=tables.classes,
+            batch_size=run.batch_size,
+            seed=run.seed,
         )
         trained = problem.train(
             self.method,
@@ -232,11 +243,7 @@ def _summary(node: ConnectedNode) -> TableSummary:
 
 
 def _engine(
-    keys: TableJobKeys,
-    messenger: Messenger,
-    nodes: list[ConnectedNode],
-    summaries: Summaries,
-    tables: _AgreedTables,
+    run: RunDescription, messenger: Messenger, nodes: list[ConnectedNode], summaries: Summaries
 ) -> Engine:
     """Return the engine that lets the nodes train on their own tables."""
 
@@ -244,19 +251,11 @@ def _engine(
         return FlowerFederation(
             messenger,
             objective,
-            list(tables.rows),
+            list(summaries),
             nodes,
-            RunDescription(
-                run=keys.digest(_as_json(summaries)),
-                seed=keys.seed,
-                batch_size=keys.batch_size,
-                model=model_for(keys.task, keys.model),
-                task=keys.task,
-                classes=1 if tables.classes is None else len(tables.classes),
-                preprocessing=tables.preprocessing,
-            ),
+            run,
             # Includes nodes that are missing when the run is resumed.
-            batches=max(math.ceil(rows / keys.batch_size) for rows in tables.rows.values()),
+            batches=max(math.ceil(each.rows / run.batch_size) for each in summaries.values()),
             summaries={name: each.model_dump_json() for name, each in summaries.items()},
         )
 
@@ -281,10 +280,12 @@ def check_table_job(content: dict[str, Any], options: FederationOptions, path: P
     try:
         method = make_method(keys.method, keys.settings)
         method.check(options.nodes)
+        model = model_for(keys.task, keys.model)
+        if takes_l2(model):  # one of fedkin's own, which refuses at once what is not for tables
+            named_model(model, keys.task, classes=2, point_shape=(1,))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    model_for(keys.task, keys.model)
     places = {"validation": path.parent / keys.validation}
     if keys.test is not None:
         places["test"] = path.parent / keys.test
-    return TableJob(keys.model_copy(update=places), method, options)
+    return TableJob(keys.model_copy(update=places), method, model, options)
