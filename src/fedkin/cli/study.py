@@ -44,7 +44,8 @@ def refuse_failures(outcome: StudyOutcome) -> None:
     if outcome.failed:
         raise InputError(
             f"{len(outcome.failed)} of {len(outcome.failed) + outcome.finished} runs failed; the "
-            f"first: {next(iter(outcome.failed.values()))}"
+            f"first: {next(iter(outcome.failed.values()))} (when that is mended, continue with --resume: "
+            "finished runs are kept)"
         )
 
 
