@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import flax.linen as nn
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from federations import classification_nodes, regression_nodes
 from fedkin.compilation import COMPILED
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
+from fedkin.models.linear import Ridge as FedkinRidge
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -309,3 +312,18 @@ def test_no_nodes_are_refused():
     _, validation = classification_nodes((30,))
     with pytest.raises(fedkin.InputError, match="no nodes"):
         fedkin.fit([], validation)
+
+
+def test_a_model_derived_from_fedkins_own_is_not_saved_as_fedkins(tmp_path):
+    @dataclass(frozen=True)
+    class Ridge(FedkinRidge):
+        def prepare(self, inputs):
+            return super().prepare(-inputs)
+
+    x = np.linspace(-1, 1, 20)[:, None]
+    result = fedkin.fit([(x, x[:, 0])] * 2, (x, x[:, 0]), model=Ridge(), method="fedavg", steps=1)
+    result.save(tmp_path / "own.fedkin")
+    with pytest.raises(fedkin.InputError, match="which fedkin cannot build by itself"):
+        fedkin.load(tmp_path / "own.fedkin")
+    again = fedkin.load(tmp_path / "own.fedkin", model=Ridge())
+    np.testing.assert_array_equal(again.predict(x), result.predict(x))

@@ -8,7 +8,7 @@ import pytest
 from federations import classification_nodes, problem, reveal
 from fedkin.errors import InputError
 from fedkin.federation.base import PerNode, Revealed, WeightedSum
-from fedkin.federation.task import Task
+from fedkin.federation.task import Slot, Task
 from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.ditto.node import DITTO_SHARED_ROUND
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
@@ -354,3 +354,48 @@ def test_what_nodes_remember_of_several_models_can_be_taken_out_and_put_back():
     assert both[0].cost == both[1].cost
     fresh = train(make(), points, rows)
     assert np.any(fresh.train["point"] != both[0].train["point"])
+
+
+def counting(objective, data, state, key, message):
+    """Count how often the node was asked."""
+    told = state["asked"] + 1
+    return {"asked": told}, {"asked": told, "evaluations": jnp.zeros_like(data.points)}
+
+
+ASKED = Slot(
+    "asked",
+    empty=lambda objective, data: jnp.zeros(()),
+    begin=lambda objective, data, content, message: (
+        jnp.zeros_like(content),
+        jnp.zeros_like(data.points),
+    ),
+)
+ASK_COUNT = Task("count", counting, slots=(ASKED,), number_replies=("asked",))
+
+
+def test_nodes_asked_in_between_keep_their_state():
+    """All, some, some, all: the state of those asked in between is the newest, not that of their share."""
+    nodes, validation = classification_nodes((12,) * 8)
+    federation = problem(Logistic(classes=3), nodes, validation).federation
+    odd = np.arange(8) % 2 == 1
+    for number, asked in enumerate((None, odd, odd, None)):
+        request = PerNode(ASK_COUNT, nodes=asked, begin=number == 0)
+        reply = federation.exchange(count=request, key=jax.random.key(number))
+    np.testing.assert_array_equal(reply.count["asked"], np.where(odd, 4, 2))
+
+
+def test_negative_weights_count():
+    nodes, validation = classification_nodes((12, 12))
+    federation = problem(Logistic(classes=3), nodes, validation).federation
+    weights = jnp.array([2.0, -1.0])
+    request = WeightedSum(ASK_COUNT, weights=weights, begin=True)
+    assert float(federation.exchange(count=request, key=jax.random.key(0)).count["asked"]) == 1.0
+
+
+def test_weights_of_another_number_of_nodes_are_refused():
+    nodes, validation = classification_nodes((12, 12))
+    federation = problem(Logistic(classes=3), nodes, validation).federation
+    with pytest.raises(InputError, match="weights for 3 nodes, but there are 2"):
+        federation.exchange(
+            count=WeightedSum(ASK_COUNT, weights=jnp.ones(3), begin=True), key=jax.random.key(0)
+        )

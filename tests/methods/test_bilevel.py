@@ -135,7 +135,9 @@ def test_starting_the_inner_solve_at_zero_gives_the_same_hypergradient_at_conver
     made, _ = linear_regression()
     gradients = []
     for warm_start in (True, False):
-        method = ProximalBilevel(exact(1.0, warm_start=warm_start, warm_start_adjoint=True))
+        method = ProximalBilevel(
+            exact(1.0, warm_start=warm_start, warm_start_adjoint=True), outer_learning_rate=0.02
+        )
         state = method.init(jnp.ones(3), 6)
         for step in range(3):
             state, info = method.step(state, jax.random.key(step), made.federation, made.center)

@@ -13,8 +13,10 @@ import fedkin
 from federations import classification_nodes
 from fedkin import registry
 from fedkin.errors import InputError
+from fedkin.federation.task import Task
 from fedkin.methods.bilevel.hypergradient import SOLVERS, AdjointSolver
 from fedkin.methods.fedavg import FedAvgAlgorithm
+from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.registry import METHODS, PAPER_METHODS, known_tasks, make_method, register
 from fedkin.models.named import MODELS
 from fedkin.registry import Registry
@@ -162,7 +164,7 @@ def test_no_keyword_is_forgotten():
     about_the_problem = {
         *("nodes", "validation", "model", "method", "seed", "test", "classes", "task", "l2"),
         *("batch_size", "steps", "synchronizations", "ask_all", "keep", "on_step", "on_event"),
-        *("schedule", "epsilon"),
+        *("schedule", "epsilon", "further"),
     }
     assert set(inspect.signature(fit).parameters) - about_the_problem == set(REACHED)
     of_methods = {name for each in METHODS.all() for name in each.setting_names()}
@@ -278,8 +280,16 @@ REFUSED = {
     ),
     "no epsilon": (lambda: fedkin.TheoryBilevel(), "TheoryBilevel needs epsilon"),  # pyright: ignore
     "theory with an object": (
-        lambda: fit(NODES, VALIDATION, method=fedkin.FedAvg(), schedule="theory", epsilon=0.1),
+        lambda: fit(NODES, VALIDATION, method=fedkin.Bilevel(), schedule="theory", epsilon=0.1),
+        r"give method=TheoryBilevel\(epsilon=…\)",
+    ),
+    "theory with another method": (
+        lambda: fit(NODES, VALIDATION, method="fedavg", schedule="theory", epsilon=0.1),
         "schedule='theory' is for the method 'bilevel', not 'fedavg'",
+    ),
+    "a setting of no method": (
+        lambda: fit(NODES, VALIDATION, method="fedavg", strength=1),
+        "strength is not a setting of the method 'fedavg'",
     ),
 }
 
@@ -472,3 +482,30 @@ def test_preparing_says_what_it_cost():
         problem.federation, problem.center, key
     )
     assert free.synchronizations == 0
+
+
+def test_a_task_of_a_known_name_is_refused(own_registries):
+    own = Task("slope", lambda *arguments: ({}, {}), number_replies=("slope",))
+
+    class Clashing(fedkin.Method):
+        name, title, color, tasks = "clashing", "Clashing", "#000000", (own,)
+
+    with pytest.raises(InputError, match="clashing and bilevel both have a task called 'slope'"):
+        fedkin.register(Clashing)
+
+
+def test_a_package_that_cannot_be_loaded_is_named_and_harms_nobody_else(monkeypatch, caplog):
+    point = EntryPoint("broken", "no_such_package:Broken", "fedkin.methods")
+    monkeypatch.setattr("fedkin.registry._declared", lambda group: {"broken": point})
+    registry = Registry("method", "fedkin.methods")
+    registry.add("bilevel", fedkin.Bilevel)
+    assert registry.all() == [fedkin.Bilevel]
+    assert "no_such_package" in caplog.text
+    with pytest.raises(InputError, match="of the package no_such_package cannot be loaded"):
+        registry.get("broken")
+
+
+def test_a_solver_that_knows_its_training_keeps_it():
+    training = LocalSvrg(1e-4, period=1, rounds=1)
+    solver = fedkin.LocalSvrgSolver(training=training)
+    assert solver.prepare(None, LocalSvrg(0.1), "paper").training is training

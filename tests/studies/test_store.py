@@ -151,7 +151,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(store):
         text=True,
     )
     assert "cannot write" in answer.stderr
-    assert "continue with --resume" in answer.stderr
+    assert "make room" in answer.stderr
     assert (directory.path / "models.npz").read_bytes() == before
     assert directory.is_finished()
     assert not list(directory.path.glob("*.partial"))

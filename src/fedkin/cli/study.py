@@ -42,7 +42,9 @@ def show_outcome(outcome: StudyOutcome, out: Path, json: bool) -> None:
 def refuse_failures(outcome: StudyOutcome) -> None:
     """End the command with an error if runs failed."""
     if outcome.failure is not None:
-        raise InputError(outcome.failure)
+        raise InputError(
+            f"{outcome.failure} (when that is mended, continue with --resume: finished runs are kept)"
+        )
 
 
 def study_answer(outcome: StudyOutcome, out: Path) -> dict[str, Any]:

@@ -27,6 +27,10 @@ UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZip
 """What a damaged checkpoint, or one of another version, may raise."""
 
 
+MOST_DIFFERENCES = 3
+"""How many differences a message names."""
+
+
 def versions() -> dict[str, str]:
     """Return the versions that a result may depend on."""
     libraries = ("jax", "jaxlib", "numpy", "optax")
@@ -122,14 +126,17 @@ def read_made_with(path: Path) -> Mapping[str, Any] | None:
 
 
 def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Name what differs, with both values, of mappings of mappings."""
+    """Name what differs, with both values, of mappings of mappings; versions first, and not too much."""
     wanted = json.loads(json.dumps(wanted))
-    return [
-        f"{group} ({name} {found[group].get(name)}, now {wanted[group].get(name)})"
-        for group in wanted
-        for name in sorted({*found[group], *wanted[group]})
-        if found[group].get(name) != wanted[group].get(name)
+    differing = [
+        f"{group} ({name} {old.get(name)}, now {wanted[group].get(name)})"
+        for group in sorted(wanted, key=lambda group: group != "versions")
+        for old in [found.get(group, {})]
+        for name in sorted({*old, *wanted[group]})
+        if old.get(name) != wanted[group].get(name)
     ]
+    more = len(differing) - MOST_DIFFERENCES
+    return differing if more <= 0 else [*differing[:MOST_DIFFERENCES], f"and {more} more"]
 
 
 def _restore_run(
