@@ -223,9 +223,9 @@ class AttendedFederation(ABC):
         wanted = request.asked(len(self.names), ask_all=self.ask_all)
         answered = [node for node in good if name in good[node]]
         items = [(model, node) for node in answered for model in self._models_of(request, node)]
-        task, number = request.task, jnp.result_type(float)
-        nothing = dict.fromkeys(task.vector_replies, np.zeros((0, self.objective.size), number))
-        nothing |= dict.fromkeys(task.number_replies, np.zeros(0, number))
+        task, dtype = request.task, jnp.result_type(float)
+        nothing = dict.fromkeys(task.vector_replies, np.zeros((0, self.objective.size), dtype))
+        nothing |= dict.fromkeys(task.number_replies, np.zeros(0, dtype))
         replies = {
             reply: np.concatenate([empty, *(good[node][name][reply] for node in answered)])
             for reply, empty in nothing.items()

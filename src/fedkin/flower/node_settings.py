@@ -95,7 +95,8 @@ class NodeSettings(TableDescription):
     """The node takes part only if every mini-batch has at least this many points, or all of its points:
     answers computed on smaller ones would reveal single points."""
     allow: tuple[str, ...] | None = None
-    """The requests that the node answers, separated by commas; all that it knows if not given."""
+    """The requests that the node answers, separated by commas; if not given, those of fedkin's own methods and of
+    the methods below. A package that is merely installed widens nothing."""
     reveal: bool = False
     """Whether the center may ask for this node's own vectors, as methods that compare single nodes'
     models do."""
@@ -124,8 +125,13 @@ class NodeSettings(TableDescription):
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """The requests that the node answers."""
-        return (DESCRIBE, *remote_tasks()) if self.allow is None else self.allow
+        """The requests that the node answers: those of fedkin's methods and of the methods named."""
+        if self.allow is not None:
+            return self.allow
+        named = {task.name for name in self.methods for task in method_class(name).tasks}
+        known = remote_tasks().values()
+        own = [task.name for task in known if task.is_fedkins_own or task.name in named]
+        return (DESCRIBE, *own)
 
     @property
     def is_table(self) -> bool:

@@ -47,8 +47,9 @@ MESSAGE_TYPE = "train"
 LARGEST_TEXT = 1_000_000
 """The largest number of characters of a text; no summary of a table is longer."""
 
-MOST_MODELS = 10_000
-"""The largest number of models that one request may be about, and of entries in a list: a number for each."""
+MOST_MODELS = 1_000
+"""How many models there may be: their numbers are below this, and so is the length of a list of numbers. It bounds
+what a center can make a node remember."""
 
 Value = str | int | float | bool | list[float]
 """What a request or an answer may hold in addition to vectors."""
@@ -105,8 +106,8 @@ def read_models(written: Value | None) -> tuple[int, ...]:
     numbers = tuple(int(each) for each in names if each.isdecimal() and len(each) < 10)
     if len(numbers) < len(names) or list(numbers) != sorted(set(numbers)):
         raise RefusedError(Refusal.INVALID, "models must be whole numbers in increasing order")
-    if len(numbers) > MOST_MODELS:
-        raise RefusedError(Refusal.INVALID, f"at most {MOST_MODELS} models in one request")
+    if any(number >= MOST_MODELS for number in numbers):
+        raise RefusedError(Refusal.INVALID, f"the numbers of models are below {MOST_MODELS}")
     return numbers
 
 

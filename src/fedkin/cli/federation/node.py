@@ -82,7 +82,29 @@ def node(
         typer.Option(
             "--allow",
             metavar="A,B,C",
-            help="Answer only these requests; default: all (docs/federation.md).",
+            help="Answer only these requests; default: those of fedkin's methods (docs/federation.md).",
+        ),
+    ] = None,
+    reveal: Annotated[
+        bool,
+        typer.Option(
+            "--reveal", help="Let the center ask for this node's own vectors, as some methods do."
+        ),
+    ] = False,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            "--methods",
+            metavar="A:B,…",
+            help="Take part in these methods of other packages, as package.module:Class.",
+        ),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--models",
+            metavar="A:B,…",
+            help="Train these models of other packages, as package.module:factory.",
         ),
     ] = None,
     state: Annotated[
@@ -136,8 +158,14 @@ def node(
         "minimum-batch": minimum_batch,
         "state": str(state.absolute() / "memory"),
     }
-    if allow is not None:
-        settings["allow"] = allow
+    for option, value in (
+        ("allow", allow),
+        ("methods", methods),
+        ("models", models),
+        ("reveal", reveal or None),
+    ):
+        if value is not None:
+            settings[option] = value
     _check_table(settings)
     if port is not None and processes.port_is_taken("127.0.0.1", port):
         raise InputError(f"port {port} is in use by another program: choose another --port")

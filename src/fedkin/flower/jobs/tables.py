@@ -8,6 +8,7 @@ directory is that of `fedkin fit`.
 import hashlib
 import json
 import math
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,11 @@ class TableJob:
             self._learn(messenger, out, resume=resume, report=report)
         except FedkinError as error:
             report(RunFailed(reason=str(error)))
+            raise
+        except Exception as error:
+            # A fault of fedkin's own: keep the traceback for a report.
+            reason = f"{type(error).__name__}: {error}"
+            report(RunFailed(reason=reason, traceback=traceback.format_exc()))
             raise
 
     def _learn(self, messenger: Messenger, out: Path, *, resume: bool, report: OnEvent) -> None:
