@@ -95,8 +95,8 @@ class NodeSettings(TableDescription):
     """The node takes part only if every mini-batch has at least this many points, or all of its points:
     answers computed on smaller ones would reveal single points."""
     allow: tuple[str, ...] | None = None
-    """The requests that the node answers, separated by commas; if not given, those of fedkin's own methods and of
-    the methods below. A package that is merely installed widens nothing."""
+    """The requests that the node answers, separated by commas; if not given, those of fedkin's own methods
+    and of the methods below. A package that is merely installed widens nothing."""
     reveal: bool = False
     """Whether the center may ask for this node's own vectors, as methods that compare single nodes'
     models do."""

@@ -48,8 +48,8 @@ LARGEST_TEXT = 1_000_000
 """The largest number of characters of a text; no summary of a table is longer."""
 
 MOST_MODELS = 1_000
-"""How many models there may be: their numbers are below this, and so is the length of a list of numbers. It bounds
-what a center can make a node remember."""
+"""How many models there may be: their numbers are below this, and so is the length of a list of numbers.
+It bounds what a center can make a node remember."""
 
 Value = str | int | float | bool | list[float]
 """What a request or an answer may hold in addition to vectors."""
