@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from fedkin.cli.options import (
     LABEL,
@@ -34,7 +32,15 @@ from fedkin.cli.options import (
     refuse_csv_options,
     table_format,
 )
-from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
+from fedkin.cli.output import (
+    JsonOption,
+    notes,
+    print_json,
+    print_note,
+    print_result,
+    results,
+    weight_bars,
+)
 from fedkin.data import option_text
 from fedkin.data.preprocessing import Quantity
 from fedkin.data.table_federation import TableFederation, federate
@@ -189,7 +195,7 @@ def print_fit(
     """Show the weights as bars and the scores below."""
     weights = weights_by_node(result)
     if weights:
-        results.print(_weights_chart(weights, rows))
+        results.print(weight_bars(weights, rows=rows))
     else:
         results.print("trained on the validation rows alone: no node has a weight")
     for kind, scores in metrics.items():
@@ -201,17 +207,3 @@ def print_fit(
         print_result(f"{kind} ({scores['rows']} rows): {shown}")
     print_result(result.stopped)
     print_result(f"written to {out}")
-
-
-def _weights_chart(weights: Mapping[str, float], rows: Mapping[str, int]) -> RichTable:
-    chart = RichTable(box=None)
-    chart.add_column("node")
-    chart.add_column("rows", justify="right")
-    chart.add_column("weight", justify="right")
-    chart.add_column("")
-    largest = max(weights.values())
-    for name, weight in weights.items():
-        chart.add_row(
-            Text(name), str(rows[name]), f"{weight:.3f}", "█" * round(30 * weight / largest)
-        )
-    return chart

@@ -61,14 +61,21 @@ def print_warning(line: str) -> None:
     notes.print(f"warning: {line}", style="yellow", markup=False, soft_wrap=True)
 
 
-def weight_bars(weights: Mapping[str, float], similar: Mapping[str, bool] | None = None) -> Table:
-    """Draw the weight of each node as a bar; where the groups are known, tell them apart."""
+def weight_bars(
+    weights: Mapping[str, float],
+    *,
+    similar: Mapping[str, bool] | None = None,
+    rows: Mapping[str, int] | None = None,
+) -> Table:
+    """Draw the weight of each node as a bar, with its group and its number of rows where they are known."""
     table = Table(box=None, padding=(0, 1), show_header=False)
     longest = max(max(weights.values()), 1e-12)
     for name, weight in weights.items():
         alike = None if similar is None else similar[name]
         bar = ("▒" if alike is False else "█") * round(BAR_WIDTH * weight / longest)
         color = "cyan" if alike is None else ("green" if alike else "magenta")
-        group = [] if alike is None else [Text("similar" if alike else "dissimilar", style="dim")]
-        table.add_row(Text(name), *group, f"{weight:.3f}", Text(bar, style=color))
+        known = [] if alike is None else [Text("similar" if alike else "dissimilar", style="dim")]
+        if rows is not None:
+            known.append(Text(f"{rows[name]} rows", style="dim", justify="right"))
+        table.add_row(Text(name), *known, f"{weight:.3f}", Text(bar, style=color))
     return table

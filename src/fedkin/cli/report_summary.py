@@ -89,7 +89,7 @@ def _weights(record: Record, label: str) -> Table:
             if alike is not None
         }
         weights = dict(zip(final.names, final.mean.tolist(), strict=True))
-        return weight_bars(weights, similar or None)
+        return weight_bars(weights, similar=similar or None)
     table = Table(box=None, padding=(0, 1), show_header=False)
     for each in findings.shares(record, label):
         full = round(BAR_WIDTH * each.share)
