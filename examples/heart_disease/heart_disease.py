@@ -2,7 +2,7 @@
 
 Reads the four processed files of UCI's Heart Disease data from FEDKIN_DATA/heart-disease. Each
 hospital in turn is the target: its rows are split into validation, test and a rest that stays a
-node beside the other three. Every method sees the same split; this is repeated, and means and
+node along with the other three. Every method sees the same split; this is repeated, and means and
 standard deviations over the splits are printed.
 
     python examples/heart_disease/heart_disease.py --splits 10

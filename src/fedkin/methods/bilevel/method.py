@@ -118,7 +118,7 @@ class Bilevel(SvrgMethod):
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Make the method; the solver is named, and its settings stand beside the method's own."""
+        """Make the method from its settings and those of the solver, which is named."""
         own = set(super().setting_names())
         solver = settings.get("solver")
         kind = type(solver) if isinstance(solver, AdjointSolver) else None

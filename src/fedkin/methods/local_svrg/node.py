@@ -79,7 +79,7 @@ def gradients_to_keep(objective: Objective, data: NodeData) -> int:
 
     A refresh passes through all mini-batches. The gradients it meets there are the ∇f_i(y) of every
     step until the next refresh, so keeping them spares half of the gradients of a step. All nodes get room
-    for as many as the largest has; where that, or a large model, would take too much memory beside the
+    for as many as the largest has; where that, or a large model, would take too much memory compared with the
     data, none are kept, and steps compute them again.
     """
     rows = data.turns.size
@@ -90,7 +90,7 @@ def gradients_to_keep(objective: Objective, data: NodeData) -> int:
 
 
 def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProblem:
-    """State the node's part of `eq:blopt_inner`, with so many gradients of mini-batches kept."""
+    """State the node's part of `eq:blopt_inner`, with the gradients of `kept` mini-batches kept."""
     loss_and_gradient = partial(oracles.batch_loss_and_gradient, objective)
 
     def step_gradients(
