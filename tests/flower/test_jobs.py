@@ -154,7 +154,8 @@ def test_a_job_on_tables_continues_as_if_it_had_not_been_killed(killed, tables, 
         job.carry_out(Messenger(nodes), tmp_path / "result", resume=False)
     job.carry_out(Messenger(nodes), tmp_path / "result", resume=True)
     kinds = [event.kind for event in EventReader(tmp_path / "result.events.jsonl").new()]
-    assert kinds == ["started", "failed", "started", "step", "step", "finished"]
+    # Killed, refused without --resume, then resumed.
+    assert kinds == ["started", "failed", "failed", "started", "step", "step", "finished"]
     job.carry_out(Messenger(grid(tables)), tmp_path / "undisturbed", resume=False)
     found, expected = (
         fedkin.load(tmp_path / name / "model.fedkin") for name in ("result", "undisturbed")
