@@ -207,10 +207,16 @@ def test_a_slot_may_begin_for_some_models_only():
     np.testing.assert_array_equal(found.message["theta"], [[0] * SIZE, [5] * SIZE])
 
 
-def test_a_model_with_a_large_number_takes_no_room():
-    values, vectors = exchange(TASKS["hessian_product"], SIZE, models=(999_999_999,))
+def test_a_model_with_a_high_number_takes_no_room():
+    values, vectors = exchange(TASKS["hessian_product"], SIZE, models=(MOST_MODELS - 1,))
     (found,) = check(values, vectors)
     assert found.message["vector"].shape == (1, SIZE)
+
+
+def test_a_center_cannot_make_a_node_remember_ever_more_models():
+    values, vectors = exchange(TASKS["hessian_product"], SIZE, models=(MOST_MODELS,))
+    with pytest.raises(RefusedError, match=f"numbers of models are below {MOST_MODELS}"):
+        check(values, vectors)
 
 
 def test_requests_share_vectors():

@@ -140,7 +140,7 @@ def test_algorithm_3_can_be_begun():
         ({"epsilon": 0.1, "model": "mlp", "task": "regression"}, "ridge and logistic"),
         ({"epsilon": 1e-6}, "take a larger epsilon"),
         ({"epsilon": 0.1, "refresh_probability": 0.0}, "refresh_probability"),
-        ({"epsilon": 0.1, "period": 2, "refresh_probability": 1.0}, "q below 1"),
+        ({"epsilon": 0.1, "period": 2, "refresh_probability": 1.0}, "below 1"),
     ],
 )
 def test_wrong_settings_are_refused(options, message):
