@@ -309,15 +309,16 @@ def test_run_refuses(fedkin, trial, tmp_path, content, more, parts):
     assert not (tmp_path / "r").exists()
 
 
-def test_options_alone_take_the_parameters_from_the_data(fedkin, trial, tmp_path):
+def test_open_parameters_come_from_the_data(fedkin, trial, tmp_path):
     """The paper's need many synchronizations: two steps of them would teach a model nothing."""
     refused(fedkin("run", "trial", "--out", "r", "--steps", 2), "is down")
     (job,) = (trial / "jobs").glob("options-*.toml")
     assert load_job(job).study.runs()[0].settings["preset"] == "automatic"
-    (tmp_path / "study.toml").write_text("steps = 2")
-    refused(fedkin("run", "trial", "study.toml", "--out", "r"), "is down")
-    (job,) = (trial / "jobs").glob("study-*.toml")
-    assert load_job(job).study.runs()[0].settings["preset"] == "paper"
+    for preset, more in (("automatic", ""), ("paper", "\n[settings]\npreset = 'paper'")):
+        (tmp_path / f"{preset}.toml").write_text(f"steps = 2{more}")
+        refused(fedkin("run", "trial", f"{preset}.toml", "--out", "r"), "is down")
+        (job,) = (trial / "jobs").glob(f"{preset}-*.toml")
+        assert load_job(job).study.runs()[0].settings["preset"] == preset
 
 
 def test_results_of_tables_are_not_written_over(fedkin, tables, tmp_path, monkeypatch):

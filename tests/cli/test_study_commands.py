@@ -1,4 +1,6 @@
-"""`fedkin run` and `fedkin demo`: what newcomers get wrong."""
+"""`fedkin run`, `reproduce` and `demo`: what newcomers get wrong, and whose parameters are taken."""
+
+import json
 
 import pytest
 
@@ -40,6 +42,20 @@ def test_a_study_is_continued_only_with_resume(command, refused, study):
     line = refused("run", "study.toml", "--out", "r")
     assert "already has a study: add --resume to continue it" in line
     assert command("run", "study.toml", "--out", "r", "--resume").status == 0
+
+
+def test_run_takes_parameters_from_the_data_and_reproduce_takes_the_paper_s(
+    command, study, tmp_path
+):
+    options = ["--dataset", "digits", "--setting", "2", "--target", "minority", "--seeds", "1"]
+    options += ["--method", "local", "--synchronizations", "1", "--period", "1"]
+    assert command("run", "study.toml", "--out", "run").status == 0
+    assert command("reproduce", *options, "--out", "reproduce").status == 0
+    for out, preset in (("run", "automatic"), ("reproduce", "paper")):
+        (config,) = (tmp_path / out / "runs").glob("*/config.json")
+        assert json.loads(config.read_text())["config"]["settings"]["preset"] == preset
+        recorded = json.loads((tmp_path / out / "study.json").read_text())["study"]
+        assert recorded["settings"]["preset"] == preset
 
 
 @pytest.mark.parametrize(

@@ -300,8 +300,12 @@ def test_a_study_over_flower_is_the_study_in_simulation(tmp_path):
     job, study = load_job(path).study, load_study(path)
     assert job == study
     bilevel, _ = job.runs()
-    assert bilevel.chosen_method.chosen_solver.name == "svrg"  # the paper's
+    assert bilevel.settings == {"preset": "automatic", "learning_rate": 0.05}
+    path.write_text(STUDY.format(more="") + "preset = 'paper'\n")
+    assert load_job(path).study == load_study(path)
+    bilevel, _ = load_job(path).study.runs()
     assert bilevel.settings == {"preset": "paper", "learning_rate": 0.05}
+    assert bilevel.chosen_method.chosen_solver.name == "svrg"  # the paper's
 
 
 def test_a_job_on_tables_has_the_defaults_of_fit(tmp_path):

@@ -1,6 +1,8 @@
+import numpy as np
 import pytest
 
 import fedkin
+from fedkin.studies.cell import draw_problem
 from fedkin.studies.config import RunConfig, check_study, load_study
 
 
@@ -22,11 +24,43 @@ def test_a_study_is_every_combination_of_its_lists():
     assert len(runs) == 2 * 2 * 3 * (4 + 2)
     assert len({run.directory for run in runs}) == len(runs)
     assert {run.settings.get("cap") for run in runs if run.method == "fedavg"} == {None}
-    assert {run.settings["preset"] for run in runs} == {"paper"}
+
+
+def test_open_parameters_come_from_the_data_unless_the_study_names_a_preset():
+    automatic, by_name = study(setting=1, method="bilevel").runs()[0], {"preset": "automatic"}
+    assert automatic.settings == by_name
+    assert automatic == study(setting=1, method="bilevel", settings=by_name).runs()[0]
+    assert automatic.ask_all is False
+    (paper,) = study(setting=1, method="bilevel", settings={"preset": "paper"}).runs()
+    assert paper.settings == {"preset": "paper"}
+    assert paper.ask_all is None  # which stands for yes
+    both = study(setting=1, method=["bilevel", "fedavg"], settings={"fedavg": {"preset": "paper"}})
+    assert [run.settings["preset"] for run in both.runs()] == ["automatic", "paper"]
+
+
+def test_a_group_of_nodes_may_be_empty():
+    """The federation of the nodes like the owner alone has the data that these have among the others."""
+    whole = study(setting=4, target=["minority", "majority"], method="fedavg", seed=3)
+    kin = {
+        "minority": study(setting=4, method="fedavg", seed=3, majority_nodes=0),
+        "majority": study(setting=4, target="majority", method="fedavg", seed=3, minority_nodes=0),
+    }
+    for run in whole.runs():
+        (alone,) = kin[run.target].runs()
+        every, some = draw_problem(run).data, draw_problem(alone).data
+        assert len(some.nodes) == {"minority": 5, "majority": 10}[run.target]
+        assert all(some.similar)
+        of_kin = dict(zip(every.names, every.nodes, strict=True))
+        for name, points in zip(some.names, some.nodes, strict=True):
+            np.testing.assert_array_equal(points.inputs, of_kin[name].inputs)
+            np.testing.assert_array_equal(points.labels, of_kin[name].labels)
+        for part in ("validation", "test"):
+            np.testing.assert_array_equal(getattr(some, part)[0], getattr(every, part)[0])
+            np.testing.assert_array_equal(getattr(some, part)[1], getattr(every, part)[1])
 
 
 def test_the_directory_name_depends_on_the_config_alone():
-    one = RunConfig(dataset="digits", setting=1)
+    one = RunConfig(dataset="digits", setting=1, settings={"preset": "paper"})
     again = RunConfig.model_validate_json(one.model_dump_json())
     assert again == one
     assert again.directory == one.directory
@@ -41,6 +75,7 @@ def test_the_order_of_the_parameters_in_a_file_does_not_matter():
     """Runs with the same parameters share one text for them, in tables and in the index."""
     given = {
         "outer_learning_rate": 1,
+        "preset": "paper",
         "damping": 0.5,
         "solver": "cg",
         "period": 5,
@@ -63,7 +98,7 @@ def test_candidates_are_short_runs_on_the_first_seed():
         seed=[3, 4],
         method=["bilevel", "fedavg"],
         tune={"bilevel": {"learning_rate": [0.05, 0.02], "outer_learning_rate": [0.1, 0.2, 0.3]}},
-        settings={"period": 10},
+        settings={"preset": "paper", "period": 10},
     )
     bilevel, _, fedavg, _ = made.runs()
     trials = made.candidates(bilevel)
@@ -124,6 +159,9 @@ BAD = {
         {"settings": {"bilevel": {"solver": "cg", "adjoint_learning_rate": 1}}},
         "solver 'cg'",
     ),
+    "preset": ({"settings": {"preset": "papr"}}, "preset='papr' is unknown; did you mean paper"),
+    "no node": ({"minority_nodes": 0, "majority_nodes": 0}, "at least one node is needed"),
+    "fewer than no node": ({"minority_nodes": -1}, "minority_nodes"),
     "setting file": ({"setting": "none.toml"}, "no file none.toml with a setting"),
 }
 

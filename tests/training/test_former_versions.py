@@ -16,6 +16,7 @@ import pytest
 
 import fedkin
 from fedkin.errors import InputError
+from fedkin.report.reading import read_record
 from fedkin.studies.cell import do_run
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory, Store, pack_arrays
@@ -113,13 +114,25 @@ def test_a_store_is_read_and_its_runs_are_not_done_again(tmp_path):
         model="logistic",
         synchronizations=100,
         steps=2,
-        settings={"learning_rate": 0.05, "period": 5, "rounds": 2},
+        settings={"preset": "paper", "learning_rate": 0.05, "period": 5, "rounds": 2},
     )
     assert asked == config
     directory = RunDirectory(tmp_path / "runs", asked)
     assert directory.path == run
     directory.create()
     assert directory.is_finished()
+
+
+def test_the_preset_of_a_study_that_named_none_was_the_paper_s(tmp_path):
+    run = former_store(tmp_path)
+    study = json.loads((tmp_path / "study.json").read_text())["study"]
+    study |= {"setting": [2], "method": ["bilevel"], "model": "logistic", "steps": 2}
+    study |= {"synchronizations": 100}
+    study |= {"settings": {"learning_rate": 0.05, "period": 5, "rounds": 2}}
+    (tmp_path / "study.json").write_text(json.dumps({"format": 1, "study": study}))
+    record = read_record(tmp_path)
+    assert [each.name for each in record.runs] == [run.name]
+    assert record.missing == []
 
 
 def test_a_run_of_a_store_that_was_interrupted_says_what_to_do(tmp_path):

@@ -119,7 +119,7 @@ def test_what_is_said_counts(asked_for, tmp_path):
 
 
 def test_the_study_s_own_defaults_are_written_in_its_config(asked_for, tmp_path):
-    """Studies follow the paper: its preset, and 800 synchronizations."""
+    """Budget and result are the paper's: 800 synchronizations, the best validation accuracy."""
     with pytest.raises(ReachedError):
         do_run(RunConfig(dataset="digits", setting=2, model="logistic"), tmp_path)
     assert asked_for["budget"] == Budget(synchronizations=800)

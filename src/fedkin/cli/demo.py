@@ -68,12 +68,12 @@ def _remove_earlier_demo(out: Path) -> None:
     """Remove the runs of an earlier demo, so that this one runs; touch nothing else."""
     try:
         content = json_format.loads((out / "study.json").read_text(encoding="utf-8"))["study"]
-        earlier = StudyConfig.model_validate(content)
+        earlier = StudyConfig.from_record(content)
         # Earlier versions ran the methods in another order.
         ordered = earlier.model_copy(update={"method": list(PAPER_METHODS)})
         same_methods = sorted(earlier.method) == sorted(PAPER_METHODS)
         is_demo = same_methods and ordered == _study(earlier.seed[0])
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
         return
     if not is_demo:
         raise InputError(f"{out} holds a study of yours: choose another directory with --out")

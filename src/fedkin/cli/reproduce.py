@@ -19,7 +19,7 @@ from fedkin.cli.options import (
 from fedkin.cli.output import JsonOption
 from fedkin.cli.study import run_study
 from fedkin.errors import InputError
-from fedkin.methods.registry import PAPER_METHODS
+from fedkin.methods.registry import PAPER_METHODS, method_class
 from fedkin.studies.config import check_study
 
 PAPER_GRID: dict[str, dict[str, list[Any]]] = {
@@ -86,7 +86,7 @@ def reproduce(
         "method": methods,
         "seed": list(range(seeds)),
         "synchronizations": synchronizations,
-        "settings": {},
+        "settings": {"preset": "paper"} if _any_has_preset(methods) else {},
     }
     for name, value in (("learning_rate", learning_rate), ("period", period)):
         if value is not None:
@@ -103,6 +103,11 @@ def reproduce(
     if tune:
         content |= _tuning(methods, solver)
     run_study(check_study(content, "the options"), out, resume, jobs, data, json)
+
+
+def _any_has_preset(methods: list[str]) -> bool:
+    """Whether a preset is of any use: methods of other packages need not have one."""
+    return any("preset" in method_class(name).setting_names() for name in methods)
 
 
 def _tuning(methods: list[str], solver: str) -> dict[str, Any]:

@@ -174,8 +174,8 @@ def _read_study(directory: Path) -> Record:
     store.check_format()
     content = json.loads((directory / "study.json").read_text(encoding="utf-8"))
     try:
-        study = StudyConfig.model_validate(content["study"])
-    except (ValueError, KeyError) as error:
+        study = StudyConfig.from_record(content["study"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = refused(error) if isinstance(error, ValidationError) else None
         raise InputError(
             f"{directory / 'study.json'}: {reason or 'it is damaged or was edited: restore it'}"

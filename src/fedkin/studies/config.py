@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveInt,
     ValidationError,
     model_validator,
@@ -30,6 +31,12 @@ from fedkin.models.named import MODELS
 
 FORMAT = 1
 """The version of the layout of results; directories of another version are refused."""
+
+DEFAULT_PRESET = "automatic"
+"""Where the open parameters of a run come from if its study names no preset."""
+
+FORMER_DEFAULT_PRESET = "paper"
+"""The same in version 0.1, whose `study.json` names a preset only where the study's file did."""
 
 SettingNumber = Literal[1, 2, 3, 4]
 
@@ -74,8 +81,8 @@ class RunConfig(BaseModel):
     """Whether nodes of weight zero are asked too; by default only with the paper's preset. None and True
     are the same run, as earlier versions asked all."""
     batch_size: PositiveInt = 50
-    minority_nodes: PositiveInt = 5
-    majority_nodes: PositiveInt = 10
+    minority_nodes: NonNegativeInt = 5
+    majority_nodes: NonNegativeInt = 10
     train_size: PositiveInt | None = None
     """Points per node; None for the setting's own number. Likewise for the next two."""
     validation_size: PositiveInt | None = None
@@ -88,7 +95,7 @@ class RunConfig(BaseModel):
         names = method_class(self.method).setting_names()
         given = {name: value for name, value in self.settings.items() if value is not None}
         if "preset" in names:
-            given = {"preset": "paper", **given}
+            given = {"preset": DEFAULT_PRESET, **given}
         # In one order, and an integer that stands for a real number as one: a run has one description.
         ordered = {name: given[name] for name in [*names, *given] if name in given}
         typed = make_method(self.method, ordered).typed_settings(ordered)
@@ -156,14 +163,15 @@ class StudyConfig(BaseModel):
     keep: Keep | None = None
     ask_all: bool | None = None
     batch_size: PositiveInt = 50
-    minority_nodes: PositiveInt = 5
-    majority_nodes: PositiveInt = 10
+    minority_nodes: NonNegativeInt = 5
+    """The number of nodes in a group may be 0, for a federation of the other group alone."""
+    majority_nodes: NonNegativeInt = 10
     train_size: PositiveInt | None = None
     validation_size: PositiveInt | None = None
     test_size: PositiveInt | None = None
     settings: dict[str, Any] = {}
     """Parameters of all methods that know them; `settings.METHOD` holds those of one method. A list
-    is a grid: one run for each value."""
+    is a grid: one run for each value. `settings.preset` says where open parameters come from."""
     tune: dict[MethodName, dict[str, list[Any]]] = {}
     """For each method, lists of values to choose from by short runs on the first seed."""
     tune_steps: PositiveInt = 5
@@ -173,6 +181,17 @@ class StudyConfig(BaseModel):
     step takes."""
     follow_bilevel: bool = False
     """Whether the other methods take the γ and τ that tuning chose for Bi-level in the same cell."""
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "StudyConfig":
+        """Make the study that `study.json` describes."""
+        settings = {"preset": FORMER_DEFAULT_PRESET, **record.get("settings", {})}
+        return cls.model_validate({**record, "settings": settings})
+
+    def to_record(self) -> dict[str, Any]:
+        """Describe the study for `study.json`, with its preset, so that other defaults do not change it."""
+        record = self.model_dump(mode="json")
+        return record | {"settings": {"preset": DEFAULT_PRESET, **self.settings}}
 
     def runs(self) -> list[RunConfig]:
         """Return every run of the study, once; parameters to be tuned are left open."""
@@ -241,8 +260,7 @@ class StudyConfig(BaseModel):
     def _grid(self, method: str) -> Iterator[dict[str, Any]]:
         """Yield each combination of a method's parameters."""
         known = method_class(method).setting_names()
-        parameters: dict[str, Any] = {"preset": "paper"} if "preset" in known else {}
-        parameters |= {name: value for name, value in self.settings.items() if name in known}
+        parameters = {name: value for name, value in self.settings.items() if name in known}
         parameters |= self.settings.get(method, {})
         names = list(parameters)
         for values in itertools.product(*(_as_list(parameters[name]) for name in names)):
@@ -321,6 +339,10 @@ def _refuse_useless(study: StudyConfig, source: str) -> None:
             raise InputError(f"{source}: {name} is an empty list: there is nothing to run")
         if len(set(values)) < len(values):
             raise InputError(f"{source}: {name} lists the same value twice")
+    if study.minority_nodes + study.majority_nodes == 0:
+        raise InputError(
+            f"{source}: minority_nodes and majority_nodes are both 0: at least one node is needed"
+        )
     tables = {name for name, value in study.settings.items() if isinstance(value, dict)}
     for place, methods in (("settings", tables), ("tune", set(study.tune))):
         for method in sorted(methods - set(study.method)):

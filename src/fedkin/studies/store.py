@@ -170,7 +170,7 @@ class Store:
 
     def write_study(self, study: StudyConfig) -> None:
         """Write the study as it was requested; the caller must have the lock."""
-        content = {"format": FORMAT, "study": study.model_dump(mode="json"), "versions": versions()}
+        content = {"format": FORMAT, "study": study.to_record(), "versions": versions()}
         _write_json(self.path / "study.json", content)
 
     @contextmanager

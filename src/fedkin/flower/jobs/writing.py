@@ -25,9 +25,6 @@ def write_job(layout: Layout, federation: FederationFile, study: Path | None, op
         content = _for_tables(layout, federation, content)
     else:
         content = _for_images(layout, federation, content)
-    if study is None and not federation.center:
-        # The paper's values need many more synchronizations than a user of two options expects.
-        content = {**content, "settings": {"preset": "automatic"}}
     # Every run has its own file: the program at the center may read it after another run was started.
     stem = study.stem if study is not None else "options"
     path = layout.directory / "jobs" / f"{stem}-{uuid.uuid4().hex[:8]}.toml"
