@@ -4,7 +4,8 @@ ROOT/README.md                  the page
 ROOT/table.md, .csv, .tex       every method in every cell
 ROOT/comparison.csv             the same next to the paper's figures, to nine decimals
 ROOT/solvers.md, .csv, .tex     damped CG against the paper's solver
-ROOT/figures/…                  the figures of `fedkin report`, of all studies together
+ROOT/rounds.md, .csv            the studies `rounds-…`: how few synchronizations are needed
+ROOT/figures/…                  those of `fedkin report`, of all studies together, and those of rounds.md
 ROOT/INVESTIGATION.md           written by hand; only read here
 """
 
@@ -15,15 +16,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedkin.files import write_atomically
 from fedkin.report import figures, tables
-from fedkin.report.reading import Cell, Missing, Record, Run
+from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import method_title
 from fedkin.studies.config import StudyConfig
-from reproduction.page import comparison, evidence, solvers
+from reproduction.page import comparison, evidence, rounds_figures, rounds_page, solvers
 from reproduction.page.collected import Reproduction, StudyState, read_reproduction
+from reproduction.page.markdown import markdown_environment, missing_words
 
 README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
 
@@ -54,6 +55,7 @@ def write_all(directory: Path) -> list[Path]:
     folder = directory / FIGURES
     folder.mkdir(exist_ok=True)
     drawn = figures.save_figures(reproduction.table_record, folder, FIGURE_FORMATS)
+    drawn += figures.write_figures(rounds_figures.draw_all(reproduction), folder, FIGURE_FORMATS)
     for path in set(folder.iterdir()) - set(drawn):
         path.unlink()  # Names depend on the targets there are: figures of a former state are removed.
     return written + drawn
@@ -73,7 +75,7 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
             f"solvers.{ending}": write(solver_table) for ending, write in solvers.WRITERS.items()
         }
     found[README] = _page(reproduction, record, table, solver_table, found["table.md"])
-    return found
+    return found | rounds_page.texts(reproduction)
 
 
 def _page(
@@ -101,14 +103,7 @@ def _page(
     weights = evidence.weights_with_last_adjoint(reproduction)
     if weights is not None:
         added.insert(0, ("2a", *weights))
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # Markdown made of our own words and numbers
-    )
+    environment = markdown_environment()
     environment.filters |= {
         "signed": tables.signed,
         "deviations": lambda value: f"{round(value, 1) + 0.0:+.1f}".replace("-", "−"),
@@ -127,7 +122,7 @@ def _page(
         studies=reproduction.studies,
         typical_hours=np.nansum([study.typical_hours for study in reproduction.studies]),
         of_unknown_time=[s.name for s in reproduction.studies if np.isnan(s.typical_hours)],
-        missing=_missing_words(reproduction.studies),
+        missing=missing_words(reproduction.studies),
         chapters=_chapters(table),
         winners=_winners(table),
         far=far,
@@ -198,29 +193,6 @@ def _share_rows(shares: pd.DataFrame) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _missing_words(studies: list[StudyState]) -> list[str]:
-    """Say what is missing, one line per study and method."""
-    lines = []
-    for study in studies:
-        if study.missing and not study.runs:
-            lines.append(f"{study.name}: all {study.planned} runs")
-            continue
-        by_method: dict[str, list[Missing]] = {}
-        for each in study.missing:
-            by_method.setdefault(each.method, []).append(each)
-        for method, missing in by_method.items():
-            seeds: dict[Cell, list[int]] = {}
-            for each in missing:
-                seeds.setdefault(each.cell, []).append(each.seed)
-            cells: dict[str, list[str]] = {}
-            for cell, of_cell in seeds.items():
-                words = ", ".join(map(str, of_cell))
-                cells.setdefault(words, []).append(f"{cell.setting} {cell.target}")
-            which = "; ".join(f"seeds {words} of {', '.join(c)}" for words, c in cells.items())
-            lines.append(f"{study.name}, {method_title(method)}: {len(missing)} runs ({which})")
-    return lines
 
 
 def _choices(state: StudyState) -> list[tuple[str, str, str, int, str]]:

@@ -10,7 +10,7 @@ from fedkin.errors import InputError
 from fedkin.report.reading import Cell, Missing, Record, Run
 from fedkin.studies.config import StudyConfig
 from reproduction.page import condensed
-from reproduction.page.condensed import EVIDENCE_STUDIES, Trial
+from reproduction.page.condensed import EVIDENCE_STUDIES, ROUND_STUDIES, Trial
 from reproduction.page.paper import PaperFigures
 
 SOLVER_STUDIES = "solvers-"
@@ -105,7 +105,8 @@ class Reproduction:
     @property
     def compared(self) -> list[StudyState]:
         """The studies of the two tables."""
-        return [study for study in self.studies if not study.name.startswith(EVIDENCE_STUDIES)]
+        others = (EVIDENCE_STUDIES, ROUND_STUDIES)
+        return [study for study in self.studies if not study.name.startswith(others)]
 
 
 def read_reproduction(directory: Path) -> Reproduction:
@@ -141,7 +142,8 @@ def read_reproduction(directory: Path) -> Reproduction:
 def _order(name: str) -> tuple[int, int, str]:
     dataset = name.removeprefix(SOLVER_STUDIES)
     place = DATA_SETS.index(dataset) if dataset in DATA_SETS else len(DATA_SETS)
-    part = 2 if name.startswith(EVIDENCE_STUDIES) else int(name.startswith(SOLVER_STUDIES))
+    prefixes = (SOLVER_STUDIES, ROUND_STUDIES, EVIDENCE_STUDIES)
+    part = next((i for i, each in enumerate(prefixes, 1) if name.startswith(each)), 0)
     return part, place, name
 
 

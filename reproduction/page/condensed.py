@@ -6,6 +6,9 @@ ROOT/results/NAME/history.csv.gz    one row per evaluation of these runs
 ROOT/results/NAME/tuning.csv        one row per short run that chose parameters
 ROOT/evidence/why-…/…               the same for the studies of the investigation
 
+Studies `rounds-…` are evaluated after every synchronization. Their histories have the share of the weight on
+similar nodes in place of the weight of each node, to stay small.
+
 A missing value is an empty field. Everything else that is not text is written as JSON, so that reading
 it gives the same configuration, and the name of a run, which ends with a checksum of it, still fits.
 """
@@ -70,6 +73,12 @@ STUDIES, RESULTS, EVIDENCE = "studies", "results", "evidence"
 EVIDENCE_STUDIES = "why-"
 """Studies whose names begin like this are what an investigation rests on; they are in neither table."""
 
+ROUND_STUDIES = "rounds-"
+"""Studies whose names begin like this are compared in `rounds.md`; they are in neither table."""
+
+SIMILAR_WEIGHT = "similar_weight"
+"""The column of their histories with the share of the weight on nodes with the owner's distribution."""
+
 REACHED = 0.95
 """The share of a run's final accuracy at which the cost of reaching it is measured."""
 
@@ -125,7 +134,8 @@ class Collection:
         except OSError as error:
             raise InputError(f"cannot make {self.target}: {error.strerror}") from error
         write_atomically(self.target / INDEX, _csv(self.rows))
-        write_atomically(self.target / HISTORY, _histories(self.runs))
+        shares = self.target.name.startswith(ROUND_STUDIES)
+        write_atomically(self.target / HISTORY, _histories(self.runs, shares=shares))
         if self.trials:
             rows = [vars(trial) for trial in self.trials]
             write_atomically(self.target / TUNING, _csv(rows))
@@ -354,6 +364,16 @@ def weights_at(evaluation: pd.Series) -> dict[str, float] | None:
     return weights or None
 
 
+def similar_shares(run: Run) -> np.ndarray | None:
+    """Return the weight on similar nodes at every evaluation of a run; None if it has no weights."""
+    if SIMILAR_WEIGHT in run.history:
+        return run.history[SIMILAR_WEIGHT].to_numpy(float)
+    columns = [WEIGHT_PREFIX + name for name, alike in run.similar.items() if alike]
+    if not set(columns) <= set(run.history):
+        return None
+    return run.history[columns].to_numpy(float).sum(axis=1)
+
+
 def _share(weights: Mapping[str, float] | None, names: Iterable[str]) -> float | None:
     return None if weights is None else _rounded(sum(weights[name] for name in names))
 
@@ -400,12 +420,16 @@ def _read_row(row: dict[str, Any], histories: Mapping[str, pd.DataFrame], direct
     )
 
 
-def _histories(runs: list[Run]) -> bytes:
+def _histories(runs: list[Run], *, shares: bool) -> bytes:
+    """Write all histories; with `shares`, the similar nodes' share in place of each node's weight."""
     tables = []
     for run in runs:
         weights = [name for name in run.history if str(name).startswith(WEIGHT_PREFIX)]
         kept = [name for name in HISTORY_COLUMNS if name in run.history]
-        table = run.history[[*kept, *weights]].copy()
+        table = run.history[kept if shares else [*kept, *weights]].copy()
+        found = similar_shares(run) if shares else None
+        if found is not None:
+            table[SIMILAR_WEIGHT] = found
         table.insert(0, "run", run.name)
         tables.append(table)
     whole = pd.concat(tables, ignore_index=True)

@@ -1,7 +1,7 @@
 """Figures for print and slides: a grid of settings × data sets, as in the paper."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def plan(record: Record) -> Iterator[tuple[str, Callable[[], Figure]]]:
             name = f"-{_file_name(label)}{ending}" if several else ending
             for kind, panel in (("iterations", _paths_panel), ("final", _bars_panel)):
                 of_label = partial(panel, label=label)
-                draw = partial(_draw, record, learned, of_label, from_zero="y", title=title)
+                draw = partial(draw_grid, record, learned, of_label, from_zero="y", title=title)
                 yield f"weights-{kind}{name}", draw
 
 
@@ -94,13 +94,20 @@ def draw_all(record: Record) -> Iterator[tuple[str, Figure]]:
 
 def draw_scores(record: Record, cells: list[Cell], cost: str) -> Figure:
     """Draw the score against a cost: one panel per cell, one line per method."""
-    return _draw(record, cells, partial(_scores_panel, cost=cost), from_zero="x")
+    return draw_grid(record, cells, partial(_scores_panel, cost=cost), from_zero="x")
 
 
 def save_figures(record: Record, directory: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write every figure, by default as SVG, PNG and PDF; equal records give equal bytes."""
+    return write_figures(draw_all(record), directory, formats)
+
+
+def write_figures(
+    drawn: Iterable[tuple[str, Figure]], directory: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Write figures under their names; return the paths."""
     written = []
-    for name, figure in draw_all(record):
+    for name, figure in drawn:
         for ending in formats:
             path = directory / f"{name}.{ending}"
             dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}[ending]
@@ -113,7 +120,7 @@ def save_figures(record: Record, directory: Path, formats: Sequence[str] = FORMA
     return written
 
 
-def _draw(
+def draw_grid(
     record: Record, cells: list[Cell], panel: DrawPanel, *, from_zero: str = "", title: str = ""
 ) -> Figure:
     """Draw one row of panels per data set and one column per setting.

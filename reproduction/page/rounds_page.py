@@ -1,0 +1,47 @@
+"""The text of `rounds.md` and its table as CSV."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedkin.report.tables import entry
+from reproduction.page import rounds, rounds_figures
+from reproduction.page.collected import Reproduction
+from reproduction.page.condensed import ROUND_STUDIES
+from reproduction.page.markdown import markdown_environment, missing_words
+
+PAGE, TABLE, TEMPLATE = "rounds.md", "rounds.csv", "rounds.md.jinja"
+
+
+def texts(reproduction: Reproduction) -> dict[str, str]:
+    """Return the page and its table by file name; nothing if the directory has no study of rounds."""
+    studies = reproduction.studies_of(ROUND_STUDIES)
+    if not studies:
+        return {}
+    table = rounds.measure(reproduction)
+    environment = markdown_environment()
+    environment.filters |= {
+        "number": _number,
+        "percent": lambda value: "–" if np.isnan(value) else f"{value:.1%}",
+        "megabytes": lambda value: _number(value / 1e6, 1),
+    }
+    rows: Iterable[Any] = table.itertuples()
+    page = environment.get_template(TEMPLATE).render(
+        rows=list(rows),
+        goals=rounds.goals(table),
+        studies=studies,
+        seeds=sorted({seed for study in studies for seed in study.config.seed}),
+        missing=missing_words(studies),
+        entry=lambda mean, deviation: "–" if np.isnan(mean) else entry(mean, deviation),
+        titles=rounds.TITLES,
+        figures=rounds_figures.names(rounds.runs_by_role(reproduction)),
+        early=rounds.EARLY,
+        late=rounds.LATE,
+    )
+    return {PAGE: page, TABLE: table.to_csv(index=False)}
+
+
+def _number(value: float, digits: int = 0) -> str:
+    """Write a number; what no run is there for as a dash, what a run never reaches in words."""
+    return "–" if np.isnan(value) else rounds.written(value, f"{{:.{digits}f}}")
