@@ -24,6 +24,7 @@ from fedkin.report.style import method_title
 from fedkin.studies.config import StudyConfig
 from reproduction.page import comparison, evidence, rounds_figures, rounds_page, solvers
 from reproduction.page.collected import Reproduction, StudyState, read_reproduction
+from reproduction.page.condensed import ROUND_STUDIES
 from reproduction.page.markdown import markdown_environment, missing_words
 
 README, INVESTIGATION, FIGURES = "README.md", "INVESTIGATION.md", "figures"
@@ -136,10 +137,11 @@ def _page(
         other_shares=evidence.end_shares(reproduction),
         choices=[row for study in reproduction.studies for row in _choices(study)],
         parameter_names=list(PARAMETERS),
-        parameters=_parameters(reproduction.studies),
+        parameters=_parameters(reproduction.studies_outside(ROUND_STUDIES)),
         notes=tables.notes(record)[1:],
         figures=[name for name, _ in figures.plan(record)],
         has_investigation=bool(investigation),
+        has_rounds=bool(reproduction.studies_of(ROUND_STUDIES)),
     )
 
 

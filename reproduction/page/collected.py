@@ -96,6 +96,10 @@ class Reproduction:
         """Return the studies whose names begin like this."""
         return [study for study in self.studies if study.name.startswith(prefix)]
 
+    def studies_outside(self, *prefixes: str) -> list[StudyState]:
+        """Return the studies whose names begin with none of these."""
+        return [study for study in self.studies if not study.name.startswith(prefixes)]
+
     @property
     def missing_solver_runs(self) -> list[Missing]:
         """The runs of Bi-level that the second table lacks."""
@@ -105,8 +109,7 @@ class Reproduction:
     @property
     def compared(self) -> list[StudyState]:
         """The studies of the two tables."""
-        others = (EVIDENCE_STUDIES, ROUND_STUDIES)
-        return [study for study in self.studies if not study.name.startswith(others)]
+        return self.studies_outside(EVIDENCE_STUDIES, ROUND_STUDIES)
 
 
 def read_reproduction(directory: Path) -> Reproduction:

@@ -39,7 +39,9 @@ def missing_words(studies: Iterable[StudyState]) -> list[str]:
             cells: dict[str, list[str]] = {}
             for cell, of_cell in seeds.items():
                 words = ", ".join(map(str, of_cell))
-                cells.setdefault(words, []).append(f"{cell.setting} {cell.target}")
+                several = len(study.config.dataset) > 1
+                name = f"{cell.dataset} " if several else ""
+                cells.setdefault(words, []).append(f"{name}{cell.setting} {cell.target}")
             which = "; ".join(f"seeds {words} of {', '.join(c)}" for words, c in cells.items())
             lines.append(f"{study.name}, {method_title(method)}: {len(missing)} runs ({which})")
     return lines

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedkin.report.reading import Cell, Missing, Run
+from fedkin.report.reading import Cell, Run
 from reproduction.page.collected import SOLVER_STUDIES, Reproduction
 from reproduction.page.comparison import ENOUGH_WEIGHT, MAIN_CELLS, Count, count_cells
 from reproduction.page.condensed import REACHED, ROUND_STUDIES, similar_shares
@@ -23,7 +23,7 @@ TITLES = {
     CG: "damped CG",
     PAPERS: "the paper's solver",
     FEDAVG: "FedAvg",
-    ORACLE: "FedAvg on the similar nodes",
+    ORACLE: "oracle (FedAvg on the similar nodes)",
 }
 WEIGHING = (SINGLE, CG, PAPERS)
 """Those that learn weights."""
@@ -64,12 +64,6 @@ def runs_by_role(reproduction: Reproduction) -> Runs:
             if study.name != f"{ROUND_STUDIES}{PAPERS}" or run.cell not in elsewhere:
                 found.setdefault((run.cell, role_of(study.name)), {})[run.seed] = run
     return found
-
-
-def missing_by_study(reproduction: Reproduction) -> dict[str, list[Missing]]:
-    """Return what is missing, for each study that lacks something."""
-    studies = reproduction.studies_of(ROUND_STUDIES)
-    return {study.name: study.missing for study in studies if study.missing}
 
 
 def tuned_cg(reproduction: Reproduction) -> dict[Cell, list[Run]]:

@@ -16,7 +16,7 @@ from reproduction.page.comparison import ENOUGH_WEIGHT, MAIN_CELLS
 from reproduction.page.condensed import REACHED, similar_shares
 from reproduction.page.rounds import CG, FEDAVG, ORACLE, PAPERS, SINGLE, Runs
 
-MOST_POINTS = 60
+MOST_POINTS = 45
 """The points of a curve, evenly spaced on the logarithmic axis."""
 
 
@@ -120,6 +120,7 @@ def _panel(axes: Any, record: Record, cell: Cell, *, runs: Runs, quantity: str, 
         handles.append(axes.axhline(mark, color="#8A8A8A", linewidth=0.9, label=label))
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(base=10))
+    axes.xaxis.set_minor_locator(LogLocator(base=10, subs=(2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(COSTS[cost])

@@ -34,10 +34,10 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
         seeds=sorted({seed for study in studies for seed in study.config.seed}),
         missing=missing_words(studies),
         entry=lambda mean, deviation: "–" if np.isnan(mean) else entry(mean, deviation),
-        titles=rounds.TITLES,
         figures=rounds_figures.names(rounds.runs_by_role(reproduction)),
         early=rounds.EARLY,
         late=rounds.LATE,
+        bytes_goal=rounds.BYTES_GOAL,
     )
     return {PAGE: page, TABLE: table.to_csv(index=False)}
 
