@@ -39,6 +39,9 @@ seed = [0, 1]
 synchronizations = 800
 follow_bilevel = true
 
+[settings]
+preset = "paper"
+
 [settings.bilevel]
 cap = 0.3333333333333333
 
@@ -52,6 +55,7 @@ method = "bilevel"
 seed = [0, 1]
 
 [settings]
+preset = "paper"
 learning_rate = 0.05
 solver = "cg"
 """
