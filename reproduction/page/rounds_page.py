@@ -23,7 +23,8 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
     environment = markdown_environment()
     environment.filters |= {
         "number": _number,
-        "percent": lambda value: "–" if np.isnan(value) else f"{value:.1%}",
+        "percent": "{:.1%}".format,
+        "known": lambda value: not np.isnan(value),
         "megabytes": lambda value: _number(value / 1e6, 1),
     }
     rows: Iterable[Any] = table.itertuples()
