@@ -197,8 +197,9 @@ def _check_request(
     for each, place in vectors.items():
         if not isinstance(place, str) or place not in arrays:
             raise RefusedError(Refusal.INVALID, f"the vector {each[:50]!r} is missing")
-        # A task without vectors of its own may begin for all models alike.
-        message[each] = arrays[place].rows(each, models, needed[each], common=not task.vectors)
+        # What only the beginning reads may be the same for all models.
+        common = each not in task.vectors
+        message[each] = arrays[place].rows(each, models, needed[each], common=common)
     for each, (least, largest) in task.numbers.items():
         message[each] = _number(each, numbers[each], least, largest)
     return CheckedRequest(

@@ -131,6 +131,10 @@ class Method(Settings):
         """The largest number of outer steps where nothing else limits a run; None for no limit."""
         return 50
 
+    def steps_for(self, objective: Objective) -> int | None:
+        """Return that number for a model, where it makes a difference."""
+        return self.default_steps
+
     def default_keep(self, objective: Objective) -> Keep:
         """Return which iterate is the result by default."""
         return "best"

@@ -173,12 +173,17 @@ def _leaves(arrays: Mapping[str, np.ndarray], prefix: str) -> list[np.ndarray]:
 
 
 def _restore(template: Any, leaves: list[np.ndarray]) -> Any:
-    """Arrange leaves as the template is; plain numbers become plain numbers again."""
+    """Arrange leaves as the template is: plain numbers and NumPy's arrays are such again."""
     places, structure = jax.tree.flatten(template)
     if len(places) != len(leaves):
         raise ValueError(f"{len(leaves)} arrays where {len(places)} are expected")
-    restored = [
-        type(place)(leaf.item()) if isinstance(place, (bool, int, float)) else jnp.asarray(leaf)
-        for place, leaf in zip(places, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(structure, restored)
+    return jax.tree.unflatten(
+        structure, [_as_in(place, leaf) for place, leaf in zip(places, leaves, strict=True)]
+    )
+
+
+def _as_in(place: Any, leaf: np.ndarray) -> Any:
+    if isinstance(place, (bool, int, float)):
+        return type(place)(leaf.item())
+    # The center may compute in float64, which JAX would round.
+    return leaf if isinstance(place, np.ndarray) else jnp.asarray(leaf)

@@ -202,7 +202,7 @@ class Problem:
             self.center,
             state,
             training_key(self.seed),
-            budget=_limited(budget, method),
+            budget=_limited(budget, method, self.objective),
             keep=keep,
             test=self.test,
             after_step=record,
@@ -258,10 +258,10 @@ def _parameters_in(checkpoint: Path | None) -> Mapping[str, Any] | None:
     return (read_made_with(checkpoint) or {}).get("parameters")
 
 
-def _limited(budget: Budget, method: Method) -> Budget:
+def _limited(budget: Budget, method: Method, objective: Objective) -> Budget:
     """Give a run that nothing limits the method's own limit."""
     limits = (budget.steps, budget.synchronizations, budget.points)
-    return Budget(method.default_steps) if limits == (None, None, None) else budget
+    return Budget(method.steps_for(objective)) if limits == (None, None, None) else budget
 
 
 def _step_event(state: RunState, run_name: str) -> StepDone:

@@ -8,8 +8,10 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.methods.base import Algorithm, PresetName
+from fedkin.methods.bilevel.curvature import is_small
 from fedkin.methods.bilevel.hypergradient import SOLVERS, AdjointSolver
-from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.newton import NewtonBilevel
+from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, GRADIENT, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.bilevel.outer import (
     AcceleratedBilevel,
     AdaptiveBilevel,
@@ -21,12 +23,28 @@ from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.local_svrg.training import SvrgMethod, paper_rounds
 from fedkin.methods.settings import choice, flag, positive, share
 from fedkin.methods.step_size import SMOOTHNESS
+from fedkin.models.objective import Objective
 from fedkin.numerics.simplex import check_cap
 from fedkin.types import Key
 
-OuterName = Literal["adaptive", "proximal", "accelerated"]
+OuterName = Literal["single", "adaptive", "proximal", "accelerated"]
 
 DEFAULT_OUTER_LEARNING_RATE = 0.02
+
+OF_SEVERAL_EXCHANGES = (
+    "learning_rate",
+    "period",
+    "rounds",
+    "refresh_probability",
+    "averaging",
+    "solver",
+    "warm_start",
+    "warm_start_adjoint",
+)
+"""Settings of outer steps that solve for θ and h in exchanges of their own."""
+
+MOST_EXCHANGES = 200
+"""The default limit of the single loop, which usually ends by itself long before."""
 
 
 def default_cap(nodes: int) -> float:
@@ -85,7 +103,7 @@ class Bilevel(SvrgMethod):
     dark_color: ClassVar[str | None] = "#F5803A"
     marker: ClassVar[str] = "o"
     dashes: ClassVar[tuple[float, ...]] = ()
-    tasks = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
+    tasks = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, GRADIENT, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
     weighs_nodes: ClassVar[bool] = True
     learning_rate_place: ClassVar[tuple[str, ...]] = ("differentiation", "inner")
 
@@ -98,9 +116,15 @@ class Bilevel(SvrgMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.chosen_outer == "adaptive" and self.outer_learning_rate is not None:
+        if self.chosen_outer in ("single", "adaptive") and self.outer_learning_rate is not None:
             raise InputError(
-                "outer_learning_rate is chosen by the adaptive outer loop itself: leave it out"
+                f"outer_learning_rate is chosen by the outer loop {self.chosen_outer!r} itself: leave it "
+                "out, or choose outer='proximal' or 'accelerated'"
+            )
+        if self.outer == "single" and (given := self._settings_of_several_exchanges()):
+            raise InputError(
+                f"{given[0]} changes nothing with outer='single', which has one exchange per step: leave "
+                "it out, or choose outer='adaptive'"
             )
         if self.warm_start_adjoint and not self.chosen_solver.takes_start:
             raise InputError(
@@ -155,13 +179,29 @@ class Bilevel(SvrgMethod):
 
     @property
     def chosen_outer(self) -> OuterName:
-        """The outer loop."""
-        return self.outer or ("proximal" if self.preset == "paper" else "adaptive")
+        """The outer loop, for models that have it."""
+        if self.outer is not None:
+            return self.outer
+        if self.preset == "paper":
+            return "proximal"
+        return "adaptive" if self._settings_of_several_exchanges() else "single"
+
+    def _settings_of_several_exchanges(self) -> list[str]:
+        """Return the settings given that only steps of several exchanges read."""
+        return [name for name in OF_SEVERAL_EXCHANGES if getattr(self, name) is not None]
 
     @property
     def chosen_solver(self) -> AdjointSolver:
         """The solver, whose own settings may still be open."""
         return self.solver or _default_solver(self.preset)
+
+    def is_single(self, objective: Objective) -> bool:
+        """Whether θ, h and w move together, with one exchange per step."""
+        return self.chosen_outer == "single" and is_small(objective)
+
+    def steps_for(self, objective: Objective) -> int:
+        """Return more where steps are single exchanges, so that convergence ends the run."""
+        return MOST_EXCHANGES if self.is_single(objective) else self.default_steps
 
     def check(self, nodes: int) -> None:
         """Refuse a cap that does not suit the number of nodes."""
@@ -173,17 +213,20 @@ class Bilevel(SvrgMethod):
     ) -> tuple[Algorithm[Any], Cost]:
         """Choose step sizes and lengths, asking the nodes for their curvature if need be."""
         self.check(len(federation.names))
+        cap = self.cap if self.cap is not None else default_cap(len(federation.names))
+        if self.is_single(federation.objective):
+            return NewtonBilevel(cap), Cost()
         inner, cost = self.choose_training(federation, key)
         if self.preset == "paper" and self.rounds is None:
             inner = replace(inner, rounds=paper_rounds(federation, inner.period))
         differentiation = Differentiation(
-            cap=self.cap if self.cap is not None else default_cap(len(federation.names)),
+            cap=cap,
             inner=inner,
             solver=self.chosen_solver.prepare(federation.objective, inner, self.preset),
             warm_start=self.warm_start is not False,
             warm_start_adjoint=bool(self.warm_start_adjoint),
         )
-        if self.chosen_outer == "adaptive":
+        if self.chosen_outer in ("single", "adaptive"):
             return AdaptiveBilevel(differentiation), cost
         rate = self.outer_learning_rate or DEFAULT_OUTER_LEARNING_RATE
         if self.chosen_outer == "proximal":

@@ -18,20 +18,24 @@ class Linearization(NamedTuple):
 
     theta: Vector
     gradient: Vector
-    """The node's own gradient ∇L_k(θ). It never leaves the node."""
+    """The node's own gradient ∇L_k(θ). It leaves the node only as a part of weighted sums."""
+    loss: Array
+    """The node's loss L_k(θ)."""
 
 
 def _begin_linearization(
     objective: Objective, data: NodeData, content: Linearization, message: Message
 ) -> tuple[Linearization, Array]:
     theta = message["theta"]
-    gradient = oracles.full_loss_and_gradient(objective, theta, data)[1]
-    return Linearization(theta, gradient), data.points
+    loss, gradient = oracles.full_loss_and_gradient(objective, theta, data)
+    return Linearization(theta, gradient, loss), data.points
 
 
 LINEARIZATION = Slot(
     "linearization",
-    empty=lambda objective, data: Linearization(zeros(objective), zeros(objective)),
+    empty=lambda objective, data: Linearization(
+        zeros(objective), zeros(objective), jnp.zeros((), jnp.result_type(float))
+    ),
     begin=_begin_linearization,
     vectors=("theta",),
 )
@@ -118,6 +122,15 @@ def hessian_product(
     return state, {"product": product, "evaluations": data.points}
 
 
+def gradient(
+    objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
+) -> tuple[NodeState, dict[str, Array]]:
+    """Reply with the gradient ∇L_k(θ) and the loss L_k(θ)."""
+    at = state["linearization"]
+    evaluations = jnp.zeros_like(data.points)  # the beginning has counted them
+    return state, {"gradient": at.gradient, "loss": at.loss, "evaluations": evaluations}
+
+
 def slope(
     objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
 ) -> tuple[NodeState, dict[str, Array]]:
@@ -149,6 +162,13 @@ HESSIAN_PRODUCT = Task(
     slots=(LINEARIZATION,),
     vectors=("vector",),
     vector_replies=("product",),
+)
+GRADIENT = Task(
+    "gradient",
+    gradient,
+    slots=(LINEARIZATION,),
+    vector_replies=("gradient",),
+    number_replies=("loss",),
 )
 SLOPE = Task("slope", slope, slots=(LINEARIZATION,), vectors=("vector",), number_replies=("slope",))
 CONSTANTS = Task("constants", constants, number_replies=NodeSummary._fields, remote=False)

@@ -1,0 +1,460 @@
+r"""One exchange per step for convex models: θ, h and w move together, with the weighted Hessian at hand.
+
+An exchange at the model θ with candidate weights u brings :math:`g = \sum_k u_k \nabla L_k(\theta)`, the
+Hessian :math:`H = \sum_k u_k \nabla^2 L_k(\theta)` as products with the vectors of a basis, and of each
+node the slope :math:`-\nabla L_k(\theta)^\top h`, where h comes from the Hessian before. Then
+
+- :math:`d = -H^{-1} g` leads from θ to θ(u), up to second order. If θ = θ(w), then θ + αd is the model at
+  w + α(u − w). The center knows the validation loss along this line, which is convex in α, and takes the
+  best α: a line search without further exchanges.
+- :math:`\sum_k w_k \cdot` slope is what is left of the inner problem at w, as it affects the validation
+  loss to first order. F is known with this correction, and a step that has raised it is taken back.
+- The slopes are the gradient of F at w. The next candidate minimizes a quadratic model of F (BFGS).
+
+Exchanges with u = w only improve θ; they precede every decision that needs an accurate F.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.federation.base import Cost, Federation, PerNode, WeightedSum
+from fedkin.federation.center import Center
+from fedkin.methods.base import Info
+from fedkin.methods.bilevel.curvature import Curvature, curvature_basis
+from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.weights import fill_unknown, project_weights, readmit
+from fedkin.models.base import LinearModel
+from fedkin.numerics.simplex_steps import Secants, largest_decrease, minimize_quadratic
+from fedkin.types import Key, Vector
+
+PAIRS = 12
+"""How many moves of the weights the model of F remembers."""
+
+NOTICEABLE = 1e-4
+"""Moves of the weights below this say more about rounding than about curvature."""
+
+ROUGH = 0.02
+"""A change of θ whose Newton decrement is above this share of the validation loss is not taken to be small
+enough for statements of first order."""
+
+SETTLED = 0.002
+"""A model with a decrement below this share is near enough to θ(w) to judge the weights by it."""
+
+SHORT = 0.3
+"""After a line search that took less than this of the way, θ is improved before the next candidate."""
+
+SIDESTEP = 0.02
+"""The share of the way taken where the line search finds no decrease: no model is asked about twice."""
+
+TAKEN_BACK = 0.25
+"""The share of a step that is kept when it has raised the validation loss."""
+
+BISECTIONS = 12
+"""Halvings of the line search."""
+
+FLAT = 3
+"""After this many evaluations without a decrease the quadratic model may decide that there is none."""
+
+STUCK = 12
+"""After this many, rounding is taken to be the reason."""
+
+
+class Visit(NamedTuple):
+    """A model and weights that belong together, with what is known there."""
+
+    theta: np.ndarray
+    node_weights: np.ndarray
+    slopes: np.ndarray
+    loss: float
+    """The validation loss F(w), corrected for what is left of the inner problem; infinite if unknown."""
+    inner_error: float
+    """The size of that correction."""
+
+
+class NewtonState(NamedTuple):
+    """What the single loop carries from one exchange to the next. Its arrays are float64."""
+
+    theta: np.ndarray
+    node_weights: np.ndarray
+    """The weights w that θ belongs to."""
+    candidate: np.ndarray
+    """The weights u of the next exchange."""
+    curvature: Curvature
+    accepted: Visit
+    """The last weights whose validation loss was accepted."""
+    trained: Visit
+    """The last exchange that only improved θ, for the check of its training loss, which `loss` is here."""
+    secants: Secants
+    radius: float
+    """The largest change of a weight in a candidate."""
+    sidestep: bool
+    """Whether the last move was a sidestep."""
+    flat: int
+    """How many evaluations in a row have not lowered the validation loss."""
+    iteration: int
+
+
+class Evidence(NamedTuple):
+    """What one exchange has shown."""
+
+    training_loss: float
+    direction: np.ndarray
+    """The Newton step d."""
+    decrement: float
+    """:math:`g^\\top H^{-1} g`, about twice what the weighted training loss is above its minimum."""
+    validation_loss: float
+    slopes: np.ndarray
+    inner_error: float
+    """The sum of w_k times slope, with its sign."""
+    gap: float
+    """How much lower the validation loss could be, if it is convex in the weights."""
+    sure_gap: float
+    """The same, with slopes as far off as the residual of h allows."""
+
+    @property
+    def loss(self) -> float:
+        """The validation loss F(w), corrected for what is left of the inner problem."""
+        return self.validation_loss + self.inner_error
+
+
+@dataclass(frozen=True)
+class NewtonBilevel:
+    """The single loop for models whose loss is convex (ridge and logistic regression).
+
+    Args:
+        cap: The largest weight b of a node.
+        tolerance: Stop when no weights within the cap promise a validation loss lower by more than this
+            share of it, to first order, with θ and h solved as accurately.
+        first_move: The largest change of a weight that the first candidate aims for.
+    """
+
+    cap: float
+    tolerance: float = 1e-4
+    first_move: float = 0.25
+
+    def init(self, theta: Vector, nodes: int) -> NewtonState:
+        """Begin with equal weights."""
+        point = np.asarray(theta, np.float64)
+        weights = np.full(nodes, 1 / nodes)
+        nothing = np.zeros(nodes)
+        unknown = Visit(point, weights, nothing, float("inf"), 0.0)
+        return NewtonState(
+            theta=point,
+            node_weights=weights,
+            candidate=weights,
+            curvature=Curvature.unknown(),
+            accepted=unknown,
+            trained=unknown,
+            secants=Secants(0.0, np.zeros((0, nodes)), np.zeros((0, nodes))),
+            radius=1.0,
+            sidestep=False,
+            flat=0,
+            iteration=0,
+        )
+
+    def step(
+        self, state: NewtonState, key: Key, federation: Federation, center: Center
+    ) -> tuple[NewtonState, Info]:
+        """Take one exchange, and move θ, h and w by what it shows."""
+        state = self._admit(state, federation.present)
+        state, evidence, cost = self._exchange(state, key, federation, center)
+        state = state._replace(iteration=state.iteration + 1)
+        if evidence is None:
+            return state, self._info(state, center, cost)
+        following, stop = self._decide(state, evidence, federation.present, center)
+        return following, self._info(following, center, cost, evidence, stop)
+
+    def _admit(self, state: NewtonState, present: np.ndarray) -> NewtonState:
+        """Begin again from the current model where nodes have come or gone."""
+        weights = _as_float64(readmit(jnp.asarray(state.node_weights), self.cap, present))
+        same = np.allclose(weights, state.node_weights, atol=1e-6)
+        if same and not state.candidate[~present].any():
+            return state
+        unknown = Visit(state.theta, weights, np.zeros_like(weights), float("inf"), 0.0)
+        return state._replace(
+            node_weights=weights, candidate=weights, accepted=unknown, trained=unknown
+        )
+
+    def _exchange(
+        self, state: NewtonState, key: Key, federation: Federation, center: Center
+    ) -> tuple[NewtonState, Evidence | None, Cost]:
+        """Ask the nodes; return the state with the new Hessian, and what it all says."""
+        theta = _as_sent(state.theta)
+        validation_loss, target = center.loss_and_gradient(theta)
+        target = np.asarray(target, np.float64)
+        basis = curvature_basis(federation.objective)
+        weights = _as_sent(state.candidate)
+        requests = {
+            "gradient": WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True),
+            "hessian": WeightedSum(
+                HESSIAN_PRODUCT,
+                {"vector": _as_sent(basis)},
+                weights=jnp.tile(weights, (len(basis), 1)),
+            ),
+        }
+        adjoint = None
+        if state.iteration > 0:
+            adjoint = np.asarray(_as_sent(state.curvature.solve(target, basis)), np.float64)
+            requests["slope"] = PerNode(SLOPE, {"vector": _as_sent(adjoint)})
+        reply = federation.exchange(key=key, **requests)
+        gradient = np.asarray(reply.gradient["gradient"], np.float64)
+        training_loss = float(reply.gradient["loss"])
+        model = federation.objective.model
+        assert isinstance(model, LinearModel)
+        curvature = Curvature.measured(
+            basis, np.asarray(reply.hessian["product"], np.float64), model.l2
+        )
+        direction = -curvature.solve(gradient, basis)
+        decrement = float(-gradient @ direction)
+        if adjoint is None:
+            state = state._replace(curvature=curvature, theta=state.theta + direction)
+            return state, None, reply.cost
+        known = np.asarray(reply.slope["slope"], np.float64)
+        if np.isnan(known[federation.present & (state.candidate != 0)]).any():
+            # The sums of those who answered belong to other weights: ask again.
+            return state, None, reply.cost
+        slopes = _as_float64(fill_unknown(jnp.asarray(known), jnp.asarray(state.node_weights)))
+        cap = _cap_of(self.cap, federation.present)
+        own, among = state.node_weights[federation.present], slopes[federation.present]
+        error = curvature.relative_error(adjoint, target, basis)
+        evidence = Evidence(
+            training_loss=training_loss,
+            direction=direction,
+            decrement=decrement,
+            validation_loss=validation_loss,
+            slopes=slopes,
+            inner_error=float(slopes @ state.node_weights),
+            gap=largest_decrease(among, own, cap),
+            sure_gap=largest_decrease(among, own, cap, error),
+        )
+        return state._replace(curvature=curvature), evidence, reply.cost
+
+    def _decide(
+        self, state: NewtonState, seen: Evidence, present: np.ndarray, center: Center
+    ) -> tuple[NewtonState, str | None]:
+        """Return the state for the next exchange, and why there is none, if so."""
+        polish = np.array_equal(state.candidate, state.node_weights)
+        if polish and not seen.training_loss <= self._allowed_training_loss(state):
+            # The Newton step was too long for this loss: halve it.
+            return state._replace(theta=(state.trained.theta + state.theta) / 2), None
+        trained = Visit(state.theta, state.node_weights, seen.slopes, seen.training_loss, 0.0)
+        state = state._replace(trained=trained if polish else trained._replace(loss=float("inf")))
+        if stop := self._converged(seen) if polish else None:
+            return state._replace(theta=state.theta + seen.direction), stop
+        if polish and seen.decrement > SETTLED * seen.loss:
+            # Not near enough to θ(w) to judge the weights.
+            return state._replace(theta=state.theta + seen.direction), None
+        if self._has_risen(state, seen):
+            return self._take_back(state), None
+        return self._move(self._accept(state, seen), seen, polish, present, center)
+
+    def _allowed_training_loss(self, state: NewtonState) -> float:
+        """The training loss must not rise, but for rounding, while the weights stay."""
+        before = state.trained
+        if not np.array_equal(before.node_weights, state.node_weights):
+            return float("inf")
+        return before.loss + 1e-6 * abs(before.loss) if np.isfinite(before.loss) else float("inf")
+
+    def _converged(self, seen: Evidence) -> str | None:
+        allowed = self.tolerance * seen.loss
+        solved = abs(seen.inner_error) <= 0.2 * allowed and seen.decrement <= allowed
+        if not solved or seen.sure_gap > allowed:
+            return None
+        return (
+            f"converged: to first order, no weights within the cap lower the validation loss "
+            f"{seen.loss:.4g} by more than {max(seen.sure_gap, 0.0):.2g}"
+        )
+
+    def _has_risen(self, state: NewtonState, seen: Evidence) -> bool:
+        before = state.accepted
+        if state.sidestep or np.array_equal(before.node_weights, state.node_weights):
+            return False
+        slack = 0.5 * before.inner_error + 0.1 * abs(seen.inner_error)
+        return seen.loss > before.loss + 0.1 * self.tolerance * seen.loss + slack
+
+    def _take_back(self, state: NewtonState) -> NewtonState:
+        before = state.accepted
+        move = state.node_weights - before.node_weights
+        weights = before.node_weights + TAKEN_BACK * move
+        return state._replace(
+            theta=before.theta + TAKEN_BACK * (state.theta - before.theta),
+            node_weights=weights,
+            candidate=weights,
+            radius=max(TAKEN_BACK * float(np.abs(move).max()), NOTICEABLE),
+        )
+
+    def _accept(self, state: NewtonState, seen: Evidence) -> NewtonState:
+        """Learn from the move since the weights accepted last."""
+        before, secants = state.accepted, state.secants
+        lower = seen.loss <= before.loss - 0.1 * self.tolerance * seen.loss
+        move = state.node_weights - before.node_weights
+        spread = float(np.abs(seen.slopes - seen.slopes.mean()).max())
+        if np.isfinite(before.loss) and np.abs(move).max() > NOTICEABLE:
+            change = seen.slopes - before.slopes
+            change = change - change.mean()
+            if len(secants.moves) == 0:
+                measured = abs(float(move @ change)) / float(move @ move)
+                secants = secants._replace(scale=max(measured, 1e-3 * spread))
+            secants = secants.add(move, change, PAIRS)
+        elif secants.scale == 0.0:
+            secants = secants._replace(scale=max(spread / self.first_move, 1e-12))
+        accepted = Visit(
+            state.theta, state.node_weights, seen.slopes, seen.loss, abs(seen.inner_error)
+        )
+        return state._replace(
+            accepted=accepted, secants=secants, flat=0 if lower else state.flat + 1
+        )
+
+    def _move(
+        self,
+        state: NewtonState,
+        seen: Evidence,
+        polish: bool,
+        present: np.ndarray,
+        center: Center,
+    ) -> tuple[NewtonState, str | None]:
+        """Move θ and w along the line that the exchange has opened, and choose the next candidate."""
+        step, secants, radius = state.candidate - state.node_weights, state.secants, state.radius
+        share, left = 1.0, None
+        if not polish:
+            search = _search(state.theta, seen, center)
+            share, left = search.share, search.slope
+            if len(secants.moves) == 0:
+                measured = search.curvature / float(step @ step)
+                secants = secants._replace(scale=max(measured, 1e-3 * secants.scale))
+            reach = 2 * float(np.abs(share * step).max())
+            radius = min(1.0, max(reach, 1e-3) if share < 1 else max(radius, reach))
+        weights = state.node_weights + share * step
+        theta = state.theta + share * seen.direction
+        curvature = secants.curvature()
+        slopes = seen.slopes + curvature(share * step)
+        if left is not None:
+            # The derivative along the step is known at its end: the model has to agree with it.
+            image = curvature(step)
+            slopes = slopes + image * (left - slopes @ step) / (step @ image)
+        move, promise = self._candidate(slopes, secants, weights, present)
+        allowed = self.tolerance * seen.loss
+        if stop := self._flat(state, seen, promise) if polish else None:
+            return state._replace(theta=theta), stop
+        longest = float(np.abs(move).max())
+        move = move * min(1.0, radius / longest) if longest > 0 else move
+        rough = share**2 * seen.decrement > ROUGH * seen.loss
+        unsettled = polish and abs(seen.inner_error) > 0.5 * promise and seen.decrement > allowed
+        cap = _cap_of(self.cap, present)
+        done = largest_decrease(slopes[present], weights[present], cap) <= allowed
+        wait = rough or unsettled or done or share < SHORT
+        return state._replace(
+            theta=theta,
+            node_weights=weights,
+            candidate=weights if wait else weights + move,
+            secants=secants,
+            radius=radius,
+            sidestep=not polish and left is not None and share <= SIDESTEP,
+        ), None
+
+    def _candidate(
+        self, slopes: np.ndarray, secants: Secants, weights: np.ndarray, present: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """Return the move that minimizes the model of F, and the decrease that the model promises."""
+        curvature = secants.curvature()
+
+        def among(move: np.ndarray) -> np.ndarray:
+            whole = np.zeros_like(weights)
+            whole[present] = move
+            return curvature(whole)[present]
+
+        cap = _cap_of(self.cap, present)
+        found = minimize_quadratic(slopes[present], among, weights[present], cap)
+        move = np.zeros_like(weights)
+        move[present] = found - weights[present]
+        return move, float(-(slopes @ move + 0.5 * move @ curvature(move)))
+
+    def _flat(self, state: NewtonState, seen: Evidence, promise: float) -> str | None:
+        """Say why to stop where the validation loss no longer falls, though its slopes are not zero."""
+        allowed = self.tolerance * seen.loss
+        solved = abs(seen.inner_error) <= 0.2 * allowed
+        if state.flat >= FLAT and solved and promise <= 0.1 * allowed:
+            return (
+                f"converged: the last steps have not lowered the validation loss {seen.loss:.4g}, and "
+                f"its curvature promises {max(promise, 0.0):.2g} at most"
+            )
+        if state.flat >= STUCK:
+            return (
+                f"stopped: the validation loss {seen.loss:.4g} no longer falls, though its slopes would "
+                f"allow {seen.gap:.2g}; the nodes' numbers are not exact enough for more"
+            )
+        return None
+
+    def _info(
+        self,
+        state: NewtonState,
+        center: Center,
+        cost: Cost,
+        seen: Evidence | None = None,
+        stop: str | None = None,
+    ) -> Info:
+        theta = _as_sent(state.theta)
+        diagnostics = {"outer_loss": center.loss_and_gradient(theta)[0]}
+        if seen is not None:
+            diagnostics |= {
+                "training_loss": seen.training_loss,
+                "hypergradient_norm": float(np.linalg.norm(seen.slopes)),
+                "gap": seen.gap,
+                "inner_error": seen.inner_error,
+                "decrement": seen.decrement,
+            }
+        present = state.node_weights > 0
+        weights = project_weights(_as_sent(state.node_weights), _cap_of(self.cap, present), present)
+        return Info(theta, weights, cost, diagnostics, stop=stop)
+
+
+class LineSearch(NamedTuple):
+    """How far to go along a line."""
+
+    share: float
+    slope: float
+    """The derivative of the validation loss along the whole line, where the search ended."""
+    curvature: float
+    """How much that derivative changes from one end of the line to the other."""
+
+
+def _search(theta: np.ndarray, seen: Evidence, center: Center) -> LineSearch:
+    """Minimize the validation loss along the Newton step, a convex function, by bisection.
+
+    At the start a part of the loss is due to the inner problem, which the step solves too.
+    """
+
+    def slope(share: float) -> float:
+        gradient = center.loss_and_gradient(_as_sent(theta + share * seen.direction))[1]
+        return float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
+
+    first, last = slope(0.0), slope(1.0)
+    if last <= 0:
+        return LineSearch(1.0, last, last - first)
+    if first >= 0:
+        return LineSearch(SIDESTEP, slope(SIDESTEP), last - first)
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        if slope(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    share = max(0.5 * (low + high), SIDESTEP)
+    return LineSearch(share, slope(share), last - first)
+
+
+def _cap_of(cap: float, present: np.ndarray) -> float:
+    """Return the cap, raised where so few nodes take part that they could not have the whole weight."""
+    return max(cap, 1 / np.count_nonzero(present))
+
+
+def _as_sent(array: np.ndarray) -> Vector:
+    return jnp.asarray(array, jnp.result_type(float))
+
+
+def _as_float64(array: object) -> np.ndarray:
+    return np.asarray(array, np.float64)

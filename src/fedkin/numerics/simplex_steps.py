@@ -1,0 +1,150 @@
+"""Steps on the capped simplex where a function of the weights is known by slopes and curvature.
+
+All of it is small, and computed at the center in float64.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+ITERATIONS = 500
+"""The most iterations for a quadratic; a few dozen are usual."""
+
+PRECISION = 1e-10
+"""An iteration for a quadratic that moves no weight by more than this is the last."""
+
+BISECTIONS = 60
+"""Halvings that find the multiplier of a projection to the precision of float64."""
+
+LEAST_CURVATURE = 0.1
+"""The share of the model's own curvature along a move that a measured one must reach (Powell)."""
+
+
+class Secants(NamedTuple):
+    """What moves of the weights have shown of a function's curvature (BFGS)."""
+
+    scale: float
+    """The curvature where nothing has been seen."""
+    moves: np.ndarray
+    """The moves, oldest first."""
+    changes: np.ndarray
+    """The change of the gradient that each has brought."""
+
+    def add(self, move: np.ndarray, change: np.ndarray, most: int) -> "Secants":
+        """Return the model with one more pair; the oldest leave."""
+        return Secants(
+            self.scale,
+            np.vstack([self.moves, move])[-most:],
+            np.vstack([self.changes, change])[-most:],
+        )
+
+    def curvature(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return the product with the model's Hessian, which is positive definite."""
+        added: list[np.ndarray] = []
+        removed: list[np.ndarray] = []
+
+        def product(vector: np.ndarray) -> np.ndarray:
+            result = self.scale * vector
+            for plus, minus in zip(added, removed, strict=True):
+                result = result + plus * (plus @ vector) - minus * (minus @ vector)
+            return result
+
+        for move, change in zip(self.moves, self.changes, strict=True):
+            image = product(move)
+            own, measured = move @ image, move @ change
+            if measured < LEAST_CURVATURE * own:
+                share = (1 - LEAST_CURVATURE) * own / (own - measured)
+                change = share * change + (1 - share) * image
+                measured = move @ change
+            added.append(change / np.sqrt(measured))
+            removed.append(image / np.sqrt(own))
+        return product
+
+
+def project(point: np.ndarray, cap: float) -> np.ndarray:
+    """Project onto the capped simplex in float64.
+
+    >>> project(np.array([0.9, 0.4, -0.2]), 0.5).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    low, high = point.min() - 1.0, point.max()
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        if np.clip(point - middle, 0, cap).sum() > 1:
+            low = middle
+        else:
+            high = middle
+    # At the lower end the sum is at least one, so that no weight is lost to rounding.
+    return np.clip(point - low, 0, cap)
+
+
+def minimize_quadratic(
+    slopes: np.ndarray,
+    curvature: Callable[[np.ndarray], np.ndarray],
+    start: np.ndarray,
+    cap: float,
+) -> np.ndarray:
+    r"""Minimize :math:`g^\top (w - w_0) + \frac12 (w - w_0)^\top B (w - w_0)` over the capped simplex.
+
+    By accelerated projected gradients that restart where they overshoot.
+
+    Args:
+        slopes: The gradient g at the start.
+        curvature: The product with B.
+        start: The weights w_0.
+        cap: The largest weight.
+    """
+    matrix = np.stack([curvature(row) for row in np.eye(len(start))])
+    # The largest sum of a row bounds the largest eigenvalue, and takes no time with many nodes.
+    steepest = float(np.abs(matrix).sum(axis=1).max())
+    point, ahead, momentum = start, start, 1.0
+    for _ in range(ITERATIONS):
+        following = project(ahead - (slopes + matrix @ (ahead - start)) / steepest, cap)
+        if (ahead - following) @ (following - point) > 0:
+            momentum = 1.0
+        grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = following + (momentum - 1) / grown * (following - point)
+        moved = np.abs(following - point).max()
+        point, momentum = following, grown
+        if moved < PRECISION:
+            break
+    return point
+
+
+def largest_decrease(
+    slopes: np.ndarray, weights: np.ndarray, cap: float, relative_error: float = 0.0
+) -> float:
+    r"""Return :math:`\max_s\, g^\top (w - s)` over the capped simplex: the Frank-Wolfe gap.
+
+    Where g is the gradient of a convex function, no weights give less than its value at w minus this.
+    Weight goes from the nodes with the largest slopes to those with the smallest.
+
+    >>> round(largest_decrease(np.array([1.0, 0.0, 3.0]), np.array([0.5, 0.5, 0.0]), 1.0), 12)
+    0.5
+
+    Args:
+        slopes: The gradient g.
+        weights: The weights w.
+        cap: The largest weight.
+        relative_error: How far each slope may be off, as a share of it; the result is what the worst
+            such slopes would allow.
+    """
+    error = relative_error * np.abs(slopes)
+    givers = sorted(np.flatnonzero(weights > 0), key=lambda k: -(slopes[k] + error[k]))
+    takers = sorted(np.flatnonzero(weights < cap), key=lambda k: slopes[k] - error[k])
+    held, room = weights.astype(float), cap - weights.astype(float)
+    total, place = 0.0, 0
+    for giver in givers:
+        while held[giver] > 0 and place < len(takers):
+            taker = takers[place]
+            gain = slopes[giver] + error[giver] - slopes[taker] + error[taker]
+            if gain <= 0:
+                return total
+            amount = min(held[giver], room[taker])
+            total += amount * gain if taker != giver else 0.0
+            held[giver] -= amount
+            room[taker] -= amount
+            if room[taker] <= 0:
+                place += 1
+    return total
