@@ -6,6 +6,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -27,9 +28,9 @@ def from_zero(default: float | None = None) -> Any:
     return field(default=default, metadata={"check": _from_zero})
 
 
-def count(default: int | None = None) -> Any:
-    """Declare a setting that is a whole number from 1 on."""
-    return field(default=default, metadata={"check": whole_number})
+def count(default: int | None = None, *, least: int = 1) -> Any:
+    """Declare a setting that is a whole number from 1 on, or from another least one."""
+    return field(default=default, metadata={"check": partial(whole_number, least=least)})
 
 
 def share(default: float | None = None) -> Any:

@@ -75,6 +75,30 @@ def full_hessian_product(
     return _mean_over_batches(product, (theta, vector), data)
 
 
+def drawn_hessian_product(
+    objective: Objective, theta: Vector, data: NodeData, indices: Array, vector: Vector
+) -> Vector:
+    """Return the mean Hessian of some mini-batches times a vector.
+
+    Args:
+        objective: The model.
+        theta: Where the Hessian is taken.
+        data: The node's points.
+        indices: The mini-batches; one may occur more than once.
+        vector: The vector.
+    """
+    at_once = data.turns.shape[1]
+
+    @sequential_vmap
+    def mean(theta: Vector, vector: Vector, indices: Array, data: NodeData) -> Vector:
+        def product(index: Array) -> Vector:
+            return batch_hessian_product(objective, theta, data.batch(index), vector)
+
+        return jnp.mean(lax.map(product, indices, batch_size=at_once), axis=0)
+
+    return mean(theta, vector, indices, data)
+
+
 def smoothness(objective: Objective, data: NodeData) -> Array:
     """Bound the curvature of every mini-batch of a linear model, at every θ.
 

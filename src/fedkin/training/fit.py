@@ -55,6 +55,7 @@ def fit(
     adjoint_learning_rate: float | None = None,
     outer: OuterName | None = None,
     outer_learning_rate: float | None = None,
+    restarts: int | None = None,
     warm_start: bool | None = None,
     warm_start_adjoint: bool | None = None,
     proximal: float | None = None,
@@ -130,8 +131,12 @@ def fit(
         damping: The number λ added to the Hessian (cg, neumann).
         solver_iterations: Iterations (cg), terms (neumann) or rounds (svrg) of that solver.
         adjoint_learning_rate: The step size γ_h (svrg) or α (neumann) of that solver.
-        outer: `adaptive`, or with a fixed step `proximal` (Algorithm 3) or `accelerated` (Algorithm 2).
+        outer: `single` moves model, h and weights with one synchronization per step; it is the default,
+            unless a setting is given that it does not read. `adaptive` takes several per step and
+            chooses its step; `proximal` (Algorithm 3) and `accelerated` (Algorithm 2) have a fixed one.
         outer_learning_rate: That fixed step η.
+        restarts: How many models `single` begins afresh when the weights have settled, to keep the best
+            (default: 3; none for linear models).
         warm_start: Whether training continues from the last model (default) or begins at zero.
         warm_start_adjoint: Whether the solver continues from the last solution or begins at zero (default).
         proximal: The strength λ of the pull toward the shared model (default: 0.1 for `ditto`, 5 for
@@ -162,6 +167,7 @@ def fit(
         "adjoint_learning_rate": adjoint_learning_rate,
         "outer": outer,
         "outer_learning_rate": outer_learning_rate,
+        "restarts": restarts,
         "warm_start": warm_start,
         "warm_start_adjoint": warm_start_adjoint,
         "proximal": proximal,

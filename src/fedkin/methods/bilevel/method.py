@@ -11,17 +11,24 @@ from fedkin.methods.base import Algorithm, PresetName
 from fedkin.methods.bilevel.curvature import is_small
 from fedkin.methods.bilevel.hypergradient import SOLVERS, AdjointSolver
 from fedkin.methods.bilevel.newton import NewtonBilevel
-from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, GRADIENT, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.node import (
+    ADJOINT_SOLVE,
+    ADJOINT_SVRG_ROUND,
+    GRADIENT,
+    HESSIAN_PRODUCT,
+    SLOPE,
+)
 from fedkin.methods.bilevel.outer import (
     AcceleratedBilevel,
     AdaptiveBilevel,
     Differentiation,
     ProximalBilevel,
 )
+from fedkin.methods.bilevel.single_loop import SingleLoop
 from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.local_svrg.training import SvrgMethod, paper_rounds
-from fedkin.methods.settings import choice, flag, positive, share
+from fedkin.methods.settings import choice, count, flag, positive, share
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.models.objective import Objective
 from fedkin.numerics.simplex import check_cap
@@ -31,17 +38,14 @@ OuterName = Literal["single", "adaptive", "proximal", "accelerated"]
 
 DEFAULT_OUTER_LEARNING_RATE = 0.02
 
-OF_SEVERAL_EXCHANGES = (
-    "learning_rate",
-    "period",
-    "rounds",
-    "refresh_probability",
-    "averaging",
-    "solver",
-    "warm_start",
-    "warm_start_adjoint",
-)
+OF_SEVERAL_EXCHANGES = ("rounds", "averaging", "solver", "warm_start", "warm_start_adjoint")
 """Settings of outer steps that solve for θ and h in exchanges of their own."""
+OF_ROUNDS = ("learning_rate", "period", "refresh_probability", "restarts")
+"""Settings of training in rounds of local steps, which small linear models do without."""
+MOST_RESTARTS = 3
+"""How many models the single loop begins for a network when the weights have settled."""
+SHORTEST_PERIOD, LONGEST_PERIOD = 20, 100
+"""The local steps of an exchange: one pass over the largest node's data, within these limits."""
 
 MOST_EXCHANGES = 200
 """The default limit of the single loop, which usually ends by itself long before."""
@@ -87,9 +91,13 @@ class Bilevel(SvrgMethod):
         cap: The largest weight b of a node, from 1/K to 1. If open, 1/3, or 2/K with fewer than six nodes.
         solver: How the hypergradient's linear system is solved: `ConjugateGradients()`,
             `LocalSvrgSolver()` (the paper's), `NeumannSeries()`, one of your own, or a name.
-        outer: The outer loop: `adaptive` steps, or a fixed step in Algorithm 3 (`proximal`) or
-            Algorithm 2 (`accelerated`).
+        outer: The outer loop. `single` moves model, h and weights together, with one exchange per step; it
+            is what the automatic preset has, unless a setting is given that it does not read. Else a step
+            is several exchanges: `adaptive` chooses its step, Algorithm 3 (`proximal`) and Algorithm 2
+            (`accelerated`) have a fixed one.
         outer_learning_rate: That fixed step η.
+        restarts: How many models the single loop begins afresh when the weights have settled, to keep the
+            best (3 if open; none for linear models, whose minimum is unique).
         warm_start: Whether training continues from the last model (yes if open) or begins at zero.
         warm_start_adjoint: Whether the solver continues from the last h or begins at zero (if open).
 
@@ -103,7 +111,15 @@ class Bilevel(SvrgMethod):
     dark_color: ClassVar[str | None] = "#F5803A"
     marker: ClassVar[str] = "o"
     dashes: ClassVar[tuple[float, ...]] = ()
-    tasks = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, GRADIENT, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
+    tasks = (
+        INNER_SVRG_ROUND,
+        ADJOINT_SVRG_ROUND,
+        ADJOINT_SOLVE,
+        GRADIENT,
+        HESSIAN_PRODUCT,
+        SLOPE,
+        SMOOTHNESS,
+    )
     weighs_nodes: ClassVar[bool] = True
     learning_rate_place: ClassVar[tuple[str, ...]] = ("differentiation", "inner")
 
@@ -111,6 +127,7 @@ class Bilevel(SvrgMethod):
     solver: AdjointSolver | None = _solver_field()
     outer: OuterName | None = choice(None, *get_args(OuterName))
     outer_learning_rate: float | None = positive()
+    restarts: int | None = count(least=0)
     warm_start: bool | None = flag()
     warm_start_adjoint: bool | None = flag()
 
@@ -125,6 +142,10 @@ class Bilevel(SvrgMethod):
             raise InputError(
                 f"{given[0]} changes nothing with outer='single', which has one exchange per step: leave "
                 "it out, or choose outer='adaptive'"
+            )
+        if self.restarts is not None and self.chosen_outer != "single":
+            raise InputError(
+                f"restarts is a setting of outer='single', not of {self.chosen_outer!r}: leave it out"
             )
         if self.warm_start_adjoint and not self.chosen_solver.takes_start:
             raise InputError(
@@ -195,13 +216,14 @@ class Bilevel(SvrgMethod):
         """The solver, whose own settings may still be open."""
         return self.solver or _default_solver(self.preset)
 
-    def is_single(self, objective: Objective) -> bool:
-        """Whether θ, h and w move together, with one exchange per step."""
-        return self.chosen_outer == "single" and is_small(objective)
+    def takes_newton_steps(self, objective: Objective) -> bool:
+        """Whether the model is linear and so small that the center can have its weighted Hessian."""
+        given = [name for name in OF_ROUNDS if getattr(self, name) is not None]
+        return self.chosen_outer == "single" and not given and is_small(objective)
 
     def steps_for(self, objective: Objective) -> int:
         """Return more where steps are single exchanges, so that convergence ends the run."""
-        return MOST_EXCHANGES if self.is_single(objective) else self.default_steps
+        return MOST_EXCHANGES if self.chosen_outer == "single" else self.default_steps
 
     def check(self, nodes: int) -> None:
         """Refuse a cap that does not suit the number of nodes."""
@@ -214,8 +236,10 @@ class Bilevel(SvrgMethod):
         """Choose step sizes and lengths, asking the nodes for their curvature if need be."""
         self.check(len(federation.names))
         cap = self.cap if self.cap is not None else default_cap(len(federation.names))
-        if self.is_single(federation.objective):
+        if self.takes_newton_steps(federation.objective):
             return NewtonBilevel(cap), Cost()
+        if self.chosen_outer == "single":
+            return self._single_loop(federation, cap), Cost()
         inner, cost = self.choose_training(federation, key)
         if self.preset == "paper" and self.rounds is None:
             inner = replace(inner, rounds=paper_rounds(federation, inner.period))
@@ -226,12 +250,26 @@ class Bilevel(SvrgMethod):
             warm_start=self.warm_start is not False,
             warm_start_adjoint=bool(self.warm_start_adjoint),
         )
-        if self.chosen_outer in ("single", "adaptive"):
+        if self.chosen_outer == "adaptive":
             return AdaptiveBilevel(differentiation), cost
         rate = self.outer_learning_rate or DEFAULT_OUTER_LEARNING_RATE
         if self.chosen_outer == "proximal":
             return ProximalBilevel(differentiation, rate), cost
         return AcceleratedBilevel(differentiation, rate), cost
+
+    def _single_loop(self, federation: Federation, cap: float) -> SingleLoop:
+        one_pass = min(max(federation.batches, SHORTEST_PERIOD), LONGEST_PERIOD)
+        restarts = self.restarts
+        if restarts is None:
+            # The training problem of a linear model has one minimum, wherever it is begun.
+            restarts = 0 if self.is_convex(federation.objective) else MOST_RESTARTS
+        return SingleLoop(
+            cap=cap,
+            period=self.period or one_pass,
+            learning_rate=self.learning_rate,
+            refresh_probability=self.refresh_probability or 0.02,
+            restarts=restarts,
+        )
 
 
 def _default_solver(preset: PresetName) -> AdjointSolver:

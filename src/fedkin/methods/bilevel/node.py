@@ -5,12 +5,17 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 
 from fedkin.data.batches import NodeData
-from fedkin.federation.task import NodeState, Slot, Task, zeros
+from fedkin.federation.task import STEPS, NodeState, Slot, Task, zeros
 from fedkin.methods.local_svrg import node as svrg
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
+from fedkin.nodes.draws import draw_batches
+from fedkin.numerics.linear_solve import damped_conjugate_gradients
 from fedkin.theory.constants import NodeSummary, summarize
 from fedkin.types import Array, Key, Message, Vector
+
+MOST_DAMPING = 1e6
+"""The largest damping that a request may ask for."""
 
 
 class Linearization(NamedTuple):
@@ -131,6 +136,40 @@ def gradient(
     return state, {"gradient": at.gradient, "loss": at.loss, "evaluations": evaluations}
 
 
+def adjoint_solve(
+    objective: Objective,
+    data: NodeData,
+    state: NodeState,
+    key: Key,
+    message: Message,
+    *,
+    iterations: int,
+    batches: int,
+) -> tuple[NodeState, dict[str, Array]]:
+    """Solve (∇²L_k(θ) + λI) h = v on a few of the node's mini-batches, by conjugate gradients.
+
+    A direction of negative curvature ends the iterations, as a network far from its minimum has them.
+    Besides h the node replies with the largest curvature met, whether all curvatures were positive
+    (1 or 0), and the relative residual.
+    """
+    theta, damping = state["linearization"].theta, message["damping"]
+    indices = draw_batches(key, batches, data.batches)
+    solution = damped_conjugate_gradients(
+        lambda vector: oracles.drawn_hessian_product(objective, theta, data, indices, vector),
+        message["vector"],
+        damping,
+        iterations,
+    )
+    evaluations = iterations * jnp.sum(data.batch_points(indices))
+    return state, {
+        "adjoint": solution.solution,
+        "curvature": solution.curvature,
+        "convex": solution.convex.astype(theta.dtype),
+        "residual": solution.residual,
+        "evaluations": evaluations,
+    }
+
+
 def slope(
     objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
 ) -> tuple[NodeState, dict[str, Array]]:
@@ -169,6 +208,16 @@ GRADIENT = Task(
     slots=(LINEARIZATION,),
     vector_replies=("gradient",),
     number_replies=("loss",),
+)
+ADJOINT_SOLVE = Task(
+    "adjoint_solve",
+    adjoint_solve,
+    slots=(LINEARIZATION,),
+    vectors=("vector",),
+    numbers={"damping": (0.0, MOST_DAMPING)},
+    options={"iterations": STEPS, "batches": STEPS},
+    vector_replies=("adjoint",),
+    number_replies=("curvature", "convex", "residual"),
 )
 SLOPE = Task("slope", slope, slots=(LINEARIZATION,), vectors=("vector",), number_replies=("slope",))
 CONSTANTS = Task("constants", constants, number_replies=NodeSummary._fields, remote=False)
