@@ -23,6 +23,7 @@ from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.local_svrg.training import SvrgMethod, paper_rounds
 from fedkin.methods.settings import choice, flag, positive, share
 from fedkin.methods.step_size import SMOOTHNESS
+from fedkin.models.base import LinearModel
 from fedkin.models.objective import Objective
 from fedkin.numerics.simplex import check_cap
 from fedkin.types import Key
@@ -42,6 +43,9 @@ OF_SEVERAL_EXCHANGES = (
     "warm_start_adjoint",
 )
 """Settings of outer steps that solve for θ and h in exchanges of their own."""
+
+MOST_PARAMETERS = 2_000
+"""The largest linear model whose Hessian the center computes for its own data."""
 
 MOST_EXCHANGES = 200
 """The default limit of the single loop, which usually ends by itself long before."""
@@ -197,7 +201,8 @@ class Bilevel(SvrgMethod):
 
     def is_single(self, objective: Objective) -> bool:
         """Whether θ, h and w move together, with one exchange per step."""
-        return self.chosen_outer == "single" and is_small(objective)
+        convex = isinstance(objective.model, LinearModel)
+        return self.chosen_outer == "single" and convex and objective.size <= MOST_PARAMETERS
 
     def steps_for(self, objective: Objective) -> int:
         """Return more where steps are single exchanges, so that convergence ends the run."""
@@ -215,7 +220,7 @@ class Bilevel(SvrgMethod):
         self.check(len(federation.names))
         cap = self.cap if self.cap is not None else default_cap(len(federation.names))
         if self.is_single(federation.objective):
-            return NewtonBilevel(cap), Cost()
+            return NewtonBilevel(cap, whole_hessian=is_small(federation.objective)), Cost()
         inner, cost = self.choose_training(federation, key)
         if self.preset == "paper" and self.rounds is None:
             inner = replace(inner, rounds=paper_rounds(federation, inner.period))
