@@ -299,12 +299,16 @@ def _patterns(
 
 def _divide(
     message: Mapping[str, Array], share: np.ndarray, models: Sequence[int] | None
-) -> tuple[dict[str, Array], dict[str, np.ndarray]]:
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """Divide a message into what all items of a share get, and what has a row for each."""
     rows = share[:, 0] if models is None else np.searchsorted(models, share[:, 0])
     common = {name: array for name, array in message.items() if array.ndim < 2}
     # NumPy picks rows faster than JAX does outside compiled code.
-    own = {name: np.asarray(array)[rows] for name, array in message.items() if array.ndim == 2}
+    own = {
+        name: jnp.asarray(np.asarray(array)[rows])
+        for name, array in message.items()
+        if array.ndim == 2
+    }
     return common, own
 
 

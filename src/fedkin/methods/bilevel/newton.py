@@ -352,7 +352,7 @@ class NewtonBilevel:
         if state.flat >= STUCK:
             return (
                 f"stopped: the validation loss {seen.loss:.4g} no longer falls, though its slopes would "
-                f"allow {seen.gap:.2g}; the nodes' numbers are not exact enough for more"
+                f"allow {seen.gap:.2g}: the slopes are not known exactly enough"
             )
         return None
 

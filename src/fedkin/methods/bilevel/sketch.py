@@ -23,7 +23,7 @@ RANDOM_DIRECTIONS = 2
 BLOCKS = 12
 """How many exchanges are remembered."""
 
-FIRST_DAMPING, LEAST_DAMPING = 0.1, 0.01
+FIRST_DAMPING, LEAST_DAMPING = 0.03, 0.003
 """The damping at first and at least, as a share of the largest curvature of the validation loss."""
 
 FLOOR = 1e-7
