@@ -61,6 +61,10 @@ class Center:
         loss, gradient = _loss_and_gradient(self.objective, theta, self.alone.data)
         return float(loss), gradient
 
+    def hessian(self, theta: Vector) -> Array:
+        """Return ∇²L_0(θ), for models of few parameters."""
+        return _hessian(self.objective, theta, self.alone.data)
+
     def outputs(self, theta: Vector, inputs: np.ndarray) -> np.ndarray:
         """Return the model's outputs, normalized with the statistics of D_0."""
         return evaluate_in_chunks(self.objective, theta, inputs, self.statistics(theta))
@@ -103,6 +107,14 @@ def evaluate_in_chunks(
 @partial(jax.jit, static_argnums=0)
 def _loss_and_gradient(objective: Objective, theta: Vector, data: NodeData) -> tuple[Array, Vector]:
     return oracles.full_loss_and_gradient(objective, theta, data.of_node(0))
+
+
+@partial(jax.jit, static_argnums=0)
+def _hessian(objective: Objective, theta: Vector, data: NodeData) -> Array:
+    def product(vector: Vector) -> Vector:
+        return oracles.full_hessian_product(objective, theta, data.of_node(0), vector)
+
+    return jax.lax.map(product, jnp.eye(objective.size))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -303,7 +303,12 @@ def _divide(
     """Divide a message into what all items of a share get, and what has a row for each."""
     rows = share[:, 0] if models is None else np.searchsorted(models, share[:, 0])
     common = {name: array for name, array in message.items() if array.ndim < 2}
-    own = {name: array[rows] for name, array in message.items() if array.ndim == 2}
+    # NumPy picks rows faster than JAX does outside compiled code.
+    own = {
+        name: jnp.asarray(np.asarray(array)[rows])
+        for name, array in message.items()
+        if array.ndim == 2
+    }
     return common, own
 
 

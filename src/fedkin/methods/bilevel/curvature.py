@@ -4,14 +4,18 @@ A multinomial model does not change if all classes get the same scores on top: a
 Hessian is that of the penalty, exactly, and no products are needed.
 """
 
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from fedkin.federation.center import Center
 from fedkin.models.base import LinearModel
 from fedkin.models.linear import Logistic
 from fedkin.models.objective import Objective
+from fedkin.types import Key, Vector
 
 MOST_DIRECTIONS = 128
 """The largest basis: a model with more directions would send too much for its Hessian."""
@@ -20,51 +24,87 @@ FLOOR = 3e-7
 """Eigenvalues below this share of the largest are rounding errors of float32."""
 
 
+Solve = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A model, and what the center can compute there without asking anybody.
+
+    Args:
+        objective: The model's loss.
+        center: The owner's data.
+        theta: The parameters.
+    """
+
+    objective: Objective
+    center: Center
+    theta: Vector
+
+    @cached_property
+    def hessian(self) -> np.ndarray:
+        """The Hessian of the validation loss."""
+        hessian = np.asarray(self.center.hessian(self.theta), np.float64)
+        return (hessian + hessian.T) / 2
+
+
 class Curvature(NamedTuple):
-    """A symmetric positive definite matrix: known on the span of a basis, and a multiple of I elsewhere."""
+    """The weighted Hessian: known on the span of a basis, and the penalty's elsewhere."""
 
     matrix: np.ndarray
-    """The matrix in the coordinates of the basis; empty before the first exchange."""
-    elsewhere: float
-    """The curvature outside the span; 0 if nothing happens there."""
+    """The Hessian in the coordinates of the basis; empty before the first exchange."""
 
     @classmethod
     def unknown(cls) -> "Curvature":
         """Return what is known before the first exchange."""
-        return cls(np.zeros((0, 0)), 0.0)
+        return cls(np.zeros((0, 0)))
 
-    @classmethod
-    def measured(cls, basis: np.ndarray, products: np.ndarray, elsewhere: float) -> "Curvature":
-        """Make the matrix from its products with an orthonormal basis, a row each."""
-        matrix = basis @ products.T
+    def questions(self, place: Place, known: list[np.ndarray], key: Key) -> np.ndarray:
+        """Return the directions of the next exchange: the whole basis."""
+        return curvature_basis(place.objective)
+
+    def learn(self, place: Place, directions: np.ndarray, products: np.ndarray) -> "Curvature":
+        """Return the matrix that has these products."""
+        matrix = directions @ products.T
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        least = max(elsewhere, FLOOR * max(float(values[-1]), 1e-30))
-        return cls((vectors * np.maximum(values, least)) @ vectors.T, elsewhere)
+        least = max(_penalty(place), FLOOR * max(float(values[-1]), 1e-30))
+        return Curvature((vectors * np.maximum(values, least)) @ vectors.T)
 
-    def solve(self, vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
-        """Return the inverse of the matrix times a vector."""
+    def solver(self, place: Place) -> Solve:
+        """Return the inverse of the Hessian, as a function of a vector."""
+        basis, penalty = curvature_basis(place.objective), _penalty(place)
+
+        def solve(vector: np.ndarray) -> np.ndarray:
+            inside = basis @ vector
+            solution = basis.T @ np.linalg.solve(self.matrix, inside)
+            return solution + (vector - basis.T @ inside) / penalty if penalty > 0 else solution
+
+        return solve
+
+    def image(self, place: Place, vector: np.ndarray) -> np.ndarray:
+        """Return the Hessian times a vector."""
+        basis = curvature_basis(place.objective)
         inside = basis @ vector
-        solution = basis.T @ np.linalg.solve(self.matrix, inside)
-        if self.elsewhere > 0:
-            solution = solution + (vector - basis.T @ inside) / self.elsewhere
-        return solution
+        outside = vector - basis.T @ inside
+        return basis.T @ (self.matrix @ inside) + _penalty(place) * outside
 
-    def apply(self, vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
-        """Return the matrix times a vector."""
-        inside = basis @ vector
-        return basis.T @ (self.matrix @ inside) + self.elsewhere * (vector - basis.T @ inside)
+    def trust(self) -> "Curvature":
+        """Nothing changes after a step that went well: the matrix is exact."""
+        return self
 
-    def relative_error(self, solution: np.ndarray, target: np.ndarray, basis: np.ndarray) -> float:
-        """Return how far a vector is from the solution for a target, in the norm of the matrix."""
-        residual = target - self.apply(solution, basis)
-        whole = float(target @ self.solve(target, basis))
-        return float(np.sqrt(max(residual @ self.solve(residual, basis), 0.0) / max(whole, 1e-30)))
+    def doubt(self) -> "Curvature":
+        """Nothing changes after a step that was too long: the next exchange brings a new matrix."""
+        return self
+
+
+def _penalty(place: Place) -> float:
+    model = place.objective.model
+    assert isinstance(model, LinearModel)
+    return model.l2
 
 
 def is_small(objective: Objective) -> bool:
-    """Tell whether a model is linear and its Hessian small enough to be sent."""
-    if not isinstance(objective.model, LinearModel):
-        return False
+    """Tell whether the Hessian of a linear model is small enough to be sent."""
     return len(curvature_basis(objective)) <= MOST_DIRECTIONS
 
 

@@ -30,6 +30,7 @@ from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.local_svrg.training import SvrgMethod, paper_rounds
 from fedkin.methods.settings import choice, count, flag, positive, share
 from fedkin.methods.step_size import SMOOTHNESS
+from fedkin.models.base import LinearModel
 from fedkin.models.objective import Objective
 from fedkin.numerics.simplex import check_cap
 from fedkin.types import Key
@@ -46,6 +47,9 @@ MOST_RESTARTS = 3
 """How many models the single loop begins for a network when the weights have settled."""
 SHORTEST_PERIOD, LONGEST_PERIOD = 20, 100
 """The local steps of an exchange: one pass over the largest node's data, within these limits."""
+
+MOST_PARAMETERS = 2_000
+"""The largest linear model whose Hessian the center computes for its own data."""
 
 MOST_EXCHANGES = 200
 """The default limit of the single loop, which usually ends by itself long before."""
@@ -217,9 +221,10 @@ class Bilevel(SvrgMethod):
         return self.solver or _default_solver(self.preset)
 
     def takes_newton_steps(self, objective: Objective) -> bool:
-        """Whether the model is linear and so small that the center can have its weighted Hessian."""
+        """Whether the single loop works with the weighted Hessian, as it can for linear models."""
         given = [name for name in OF_ROUNDS if getattr(self, name) is not None]
-        return self.chosen_outer == "single" and not given and is_small(objective)
+        linear = isinstance(objective.model, LinearModel) and objective.size <= MOST_PARAMETERS
+        return self.chosen_outer == "single" and linear and not given
 
     def steps_for(self, objective: Objective) -> int:
         """Return more where steps are single exchanges, so that convergence ends the run."""
@@ -237,7 +242,7 @@ class Bilevel(SvrgMethod):
         self.check(len(federation.names))
         cap = self.cap if self.cap is not None else default_cap(len(federation.names))
         if self.takes_newton_steps(federation.objective):
-            return NewtonBilevel(cap), Cost()
+            return NewtonBilevel(cap, whole_hessian=is_small(federation.objective)), Cost()
         if self.chosen_outer == "single":
             return self._single_loop(federation, cap), Cost()
         inner, cost = self.choose_training(federation, key)

@@ -15,18 +15,27 @@ Exchanges with u = w only improve θ; they precede every decision that needs an 
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.base import Cost, Federation, PerNode, WeightedSum
+from fedkin.federation.base import Cost, Federation, PerNode, Request, WeightedSum
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info
-from fedkin.methods.bilevel.curvature import Curvature, curvature_basis
+from fedkin.methods.bilevel.curvature import Curvature, Place
+from fedkin.methods.bilevel.newton_state import (
+    SIDESTEP,
+    Evidence,
+    NewtonState,
+    Visit,
+    as_float64,
+    as_sent,
+    cap_of,
+    search_line,
+)
 from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.methods.weights import fill_unknown, project_weights, readmit
-from fedkin.models.base import LinearModel
 from fedkin.numerics.simplex_steps import Secants, largest_decrease, minimize_quadratic
 from fedkin.types import Key, Vector
 
@@ -43,81 +52,20 @@ enough for statements of first order."""
 SETTLED = 0.002
 """A model with a decrement below this share is near enough to θ(w) to judge the weights by it."""
 
+PROMISING = 0.05
+"""Nor is a decrement below this share of what better weights could gain in the way."""
+
 SHORT = 0.3
 """After a line search that took less than this of the way, θ is improved before the next candidate."""
 
-SIDESTEP = 0.02
-"""The share of the way taken where the line search finds no decrease: no model is asked about twice."""
-
 TAKEN_BACK = 0.25
 """The share of a step that is kept when it has raised the validation loss."""
-
-BISECTIONS = 12
-"""Halvings of the line search."""
 
 FLAT = 3
 """After this many evaluations without a decrease the quadratic model may decide that there is none."""
 
 STUCK = 12
 """After this many, rounding is taken to be the reason."""
-
-
-class Visit(NamedTuple):
-    """A model and weights that belong together, with what is known there."""
-
-    theta: np.ndarray
-    node_weights: np.ndarray
-    slopes: np.ndarray
-    loss: float
-    """The validation loss F(w), corrected for what is left of the inner problem; infinite if unknown."""
-    inner_error: float
-    """The size of that correction."""
-
-
-class NewtonState(NamedTuple):
-    """What the single loop carries from one exchange to the next. Its arrays are float64."""
-
-    theta: np.ndarray
-    node_weights: np.ndarray
-    """The weights w that θ belongs to."""
-    candidate: np.ndarray
-    """The weights u of the next exchange."""
-    curvature: Curvature
-    accepted: Visit
-    """The last weights whose validation loss was accepted."""
-    trained: Visit
-    """The last exchange that only improved θ, for the check of its training loss, which `loss` is here."""
-    secants: Secants
-    radius: float
-    """The largest change of a weight in a candidate."""
-    sidestep: bool
-    """Whether the last move was a sidestep."""
-    flat: int
-    """How many evaluations in a row have not lowered the validation loss."""
-    iteration: int
-
-
-class Evidence(NamedTuple):
-    """What one exchange has shown."""
-
-    training_loss: float
-    direction: np.ndarray
-    """The Newton step d."""
-    decrement: float
-    """:math:`g^\\top H^{-1} g`, about twice what the weighted training loss is above its minimum."""
-    validation_loss: float
-    slopes: np.ndarray
-    inner_error: float
-    """The sum of w_k times slope, with its sign."""
-    gap: float
-    """How much lower the validation loss could be, if it is convex in the weights."""
-    sure_gap: float
-    """The same, with slopes as far off as the residual of h allows."""
-
-    @property
-    def loss(self) -> float:
-        """The validation loss F(w), corrected for what is left of the inner problem."""
-        return self.validation_loss + self.inner_error
 
 
 @dataclass(frozen=True)
@@ -129,11 +77,13 @@ class NewtonBilevel:
         tolerance: Stop when no weights within the cap promise a validation loss lower by more than this
             share of it, to first order, with θ and h solved as accurately.
         first_move: The largest change of a weight that the first candidate aims for.
+        whole_hessian: Whether the whole Hessian is asked for in every exchange, or a few products.
     """
 
     cap: float
     tolerance: float = 1e-4
     first_move: float = 0.25
+    whole_hessian: bool = True
 
     def init(self, theta: Vector, nodes: int) -> NewtonState:
         """Begin with equal weights."""
@@ -145,12 +95,14 @@ class NewtonBilevel:
             theta=point,
             node_weights=weights,
             candidate=weights,
-            curvature=Curvature.unknown(),
+            curvature=Curvature.unknown() if self.whole_hessian else Sketch.unknown(len(point)),
+            last_step=np.zeros_like(point),
             accepted=unknown,
             trained=unknown,
             secants=Secants(0.0, np.zeros((0, nodes)), np.zeros((0, nodes))),
             radius=1.0,
             sidestep=False,
+            taken_back=False,
             flat=0,
             iteration=0,
         )
@@ -169,7 +121,7 @@ class NewtonBilevel:
 
     def _admit(self, state: NewtonState, present: np.ndarray) -> NewtonState:
         """Begin again from the current model where nodes have come or gone."""
-        weights = _as_float64(readmit(jnp.asarray(state.node_weights), self.cap, present))
+        weights = as_float64(readmit(jnp.asarray(state.node_weights), self.cap, present))
         same = np.allclose(weights, state.node_weights, atol=1e-6)
         if same and not state.candidate[~present].any():
             return state
@@ -182,55 +134,63 @@ class NewtonBilevel:
         self, state: NewtonState, key: Key, federation: Federation, center: Center
     ) -> tuple[NewtonState, Evidence | None, Cost]:
         """Ask the nodes; return the state with the new Hessian, and what it all says."""
-        theta = _as_sent(state.theta)
-        validation_loss, target = center.loss_and_gradient(theta)
-        target = np.asarray(target, np.float64)
-        basis = curvature_basis(federation.objective)
-        weights = _as_sent(state.candidate)
-        requests = {
-            "gradient": WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True),
+        theta = as_sent(state.theta)
+        validation_loss, gradient = center.loss_and_gradient(theta)
+        target = as_float64(gradient)
+        place = Place(federation.objective, center, theta)
+        before = state.curvature
+        adjoint = None
+        asked_along = []
+        if state.iteration > 0:
+            adjoint = as_float64(as_sent(before.solver(place)(target)))
+            asked_along = [adjoint, state.last_step]
+        directions = as_sent(before.questions(place, asked_along, key))
+        weights = as_sent(state.candidate)
+        # The products come first: the nodes then begin for all vectors at once.
+        requests: dict[str, Request] = {
             "hessian": WeightedSum(
                 HESSIAN_PRODUCT,
-                {"vector": _as_sent(basis)},
-                weights=jnp.tile(weights, (len(basis), 1)),
+                {"vector": directions},
+                weights=jnp.tile(weights, (len(directions), 1)),
             ),
+            "gradient": WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True),
         }
-        adjoint = None
-        if state.iteration > 0:
-            adjoint = np.asarray(_as_sent(state.curvature.solve(target, basis)), np.float64)
-            requests["slope"] = PerNode(SLOPE, {"vector": _as_sent(adjoint)})
+        if adjoint is not None:
+            requests["slope"] = PerNode(SLOPE, {"vector": as_sent(adjoint)})
         reply = federation.exchange(key=key, **requests)
-        gradient = np.asarray(reply.gradient["gradient"], np.float64)
-        training_loss = float(reply.gradient["loss"])
-        model = federation.objective.model
-        assert isinstance(model, LinearModel)
-        curvature = Curvature.measured(
-            basis, np.asarray(reply.hessian["product"], np.float64), model.l2
+        gradient = as_float64(reply.gradient["gradient"])
+        curvature = before.learn(
+            place, as_float64(directions), as_float64(reply.hessian["product"])
         )
-        direction = -curvature.solve(gradient, basis)
-        decrement = float(-gradient @ direction)
+        solve = curvature.solver(place)
+        direction = -solve(gradient)
         if adjoint is None:
-            state = state._replace(curvature=curvature, theta=state.theta + direction)
-            return state, None, reply.cost
+            moved = state._replace(
+                curvature=curvature, theta=state.theta + direction, last_step=direction
+            )
+            return moved, None, reply.cost
         known = np.asarray(reply.slope["slope"], np.float64)
         if np.isnan(known[federation.present & (state.candidate != 0)]).any():
             # The sums of those who answered belong to other weights: ask again.
             return state, None, reply.cost
-        slopes = _as_float64(fill_unknown(jnp.asarray(known), jnp.asarray(state.node_weights)))
-        cap = _cap_of(self.cap, federation.present)
+        slopes = as_float64(fill_unknown(jnp.asarray(known), jnp.asarray(state.node_weights)))
+        cap = cap_of(self.cap, federation.present)
         own, among = state.node_weights[federation.present], slopes[federation.present]
-        error = curvature.relative_error(adjoint, target, basis)
+        residual = target - curvature.image(place, adjoint)
+        error = float(
+            np.sqrt(max(residual @ solve(residual), 0.0) / max(target @ solve(target), 1e-30))
+        )
         evidence = Evidence(
-            training_loss=training_loss,
+            training_loss=float(reply.gradient["loss"]),
             direction=direction,
-            decrement=decrement,
+            decrement=float(-gradient @ direction),
             validation_loss=validation_loss,
             slopes=slopes,
             inner_error=float(slopes @ state.node_weights),
             gap=largest_decrease(among, own, cap),
             sure_gap=largest_decrease(among, own, cap, error),
         )
-        return state._replace(curvature=curvature), evidence, reply.cost
+        return state._replace(curvature=curvature, last_step=direction), evidence, reply.cost
 
     def _decide(
         self, state: NewtonState, seen: Evidence, present: np.ndarray, center: Center
@@ -239,12 +199,13 @@ class NewtonBilevel:
         polish = np.array_equal(state.candidate, state.node_weights)
         if polish and not seen.training_loss <= self._allowed_training_loss(state):
             # The Newton step was too long for this loss: halve it.
-            return state._replace(theta=(state.trained.theta + state.theta) / 2), None
+            halfway = (state.trained.theta + state.theta) / 2
+            return state._replace(theta=halfway, curvature=state.curvature.doubt()), None
         trained = Visit(state.theta, state.node_weights, seen.slopes, seen.training_loss, 0.0)
         state = state._replace(trained=trained if polish else trained._replace(loss=float("inf")))
         if stop := self._converged(seen) if polish else None:
             return state._replace(theta=state.theta + seen.direction), stop
-        if polish and seen.decrement > SETTLED * seen.loss:
+        if polish and seen.decrement > max(SETTLED * seen.loss, PROMISING * seen.gap):
             # Not near enough to θ(w) to judge the weights.
             return state._replace(theta=state.theta + seen.direction), None
         if self._has_risen(state, seen):
@@ -272,6 +233,9 @@ class NewtonBilevel:
         before = state.accepted
         if state.sidestep or np.array_equal(before.node_weights, state.node_weights):
             return False
+        if state.taken_back:
+            # A quarter of the step raises the loss too: more likely, the lower value was not exact.
+            return False
         slack = 0.5 * before.inner_error + 0.1 * abs(seen.inner_error)
         return seen.loss > before.loss + 0.1 * self.tolerance * seen.loss + slack
 
@@ -283,6 +247,7 @@ class NewtonBilevel:
             theta=before.theta + TAKEN_BACK * (state.theta - before.theta),
             node_weights=weights,
             candidate=weights,
+            taken_back=True,
             radius=max(TAKEN_BACK * float(np.abs(move).max()), NOTICEABLE),
         )
 
@@ -305,7 +270,10 @@ class NewtonBilevel:
             state.theta, state.node_weights, seen.slopes, seen.loss, abs(seen.inner_error)
         )
         return state._replace(
-            accepted=accepted, secants=secants, flat=0 if lower else state.flat + 1
+            accepted=accepted,
+            secants=secants,
+            flat=0 if lower else state.flat + 1,
+            taken_back=False,
         )
 
     def _move(
@@ -320,10 +288,10 @@ class NewtonBilevel:
         step, secants, radius = state.candidate - state.node_weights, state.secants, state.radius
         share, left = 1.0, None
         if not polish:
-            search = _search(state.theta, seen, center)
-            share, left = search.share, search.slope
+            found = search_line(state.theta, seen, center)
+            share, left = found.share, found.slope
             if len(secants.moves) == 0:
-                measured = search.curvature / float(step @ step)
+                measured = found.curvature / float(step @ step)
                 secants = secants._replace(scale=max(measured, 1e-3 * secants.scale))
             reach = 2 * float(np.abs(share * step).max())
             radius = min(1.0, max(reach, 1e-3) if share < 1 else max(radius, reach))
@@ -343,7 +311,7 @@ class NewtonBilevel:
         move = move * min(1.0, radius / longest) if longest > 0 else move
         rough = share**2 * seen.decrement > ROUGH * seen.loss
         unsettled = polish and abs(seen.inner_error) > 0.5 * promise and seen.decrement > allowed
-        cap = _cap_of(self.cap, present)
+        cap = cap_of(self.cap, present)
         done = largest_decrease(slopes[present], weights[present], cap) <= allowed
         wait = rough or unsettled or done or share < SHORT
         return state._replace(
@@ -366,7 +334,7 @@ class NewtonBilevel:
             whole[present] = move
             return curvature(whole)[present]
 
-        cap = _cap_of(self.cap, present)
+        cap = cap_of(self.cap, present)
         found = minimize_quadratic(slopes[present], among, weights[present], cap)
         move = np.zeros_like(weights)
         move[present] = found - weights[present]
@@ -384,7 +352,7 @@ class NewtonBilevel:
         if state.flat >= STUCK:
             return (
                 f"stopped: the validation loss {seen.loss:.4g} no longer falls, though its slopes would "
-                f"allow {seen.gap:.2g}; the nodes' numbers are not exact enough for more"
+                f"allow {seen.gap:.2g}: the slopes are not known exactly enough"
             )
         return None
 
@@ -396,7 +364,7 @@ class NewtonBilevel:
         seen: Evidence | None = None,
         stop: str | None = None,
     ) -> Info:
-        theta = _as_sent(state.theta)
+        theta = as_sent(state.theta)
         diagnostics = {"outer_loss": center.loss_and_gradient(theta)[0]}
         if seen is not None:
             diagnostics |= {
@@ -407,54 +375,5 @@ class NewtonBilevel:
                 "decrement": seen.decrement,
             }
         present = state.node_weights > 0
-        weights = project_weights(_as_sent(state.node_weights), _cap_of(self.cap, present), present)
+        weights = project_weights(as_sent(state.node_weights), cap_of(self.cap, present), present)
         return Info(theta, weights, cost, diagnostics, stop=stop)
-
-
-class LineSearch(NamedTuple):
-    """How far to go along a line."""
-
-    share: float
-    slope: float
-    """The derivative of the validation loss along the whole line, where the search ended."""
-    curvature: float
-    """How much that derivative changes from one end of the line to the other."""
-
-
-def _search(theta: np.ndarray, seen: Evidence, center: Center) -> LineSearch:
-    """Minimize the validation loss along the Newton step, a convex function, by bisection.
-
-    At the start a part of the loss is due to the inner problem, which the step solves too.
-    """
-
-    def slope(share: float) -> float:
-        gradient = center.loss_and_gradient(_as_sent(theta + share * seen.direction))[1]
-        return float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
-
-    first, last = slope(0.0), slope(1.0)
-    if last <= 0:
-        return LineSearch(1.0, last, last - first)
-    if first >= 0:
-        return LineSearch(SIDESTEP, slope(SIDESTEP), last - first)
-    low, high = 0.0, 1.0
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        if slope(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    share = max(0.5 * (low + high), SIDESTEP)
-    return LineSearch(share, slope(share), last - first)
-
-
-def _cap_of(cap: float, present: np.ndarray) -> float:
-    """Return the cap, raised where so few nodes take part that they could not have the whole weight."""
-    return max(cap, 1 / np.count_nonzero(present))
-
-
-def _as_sent(array: np.ndarray) -> Vector:
-    return jnp.asarray(array, jnp.result_type(float))
-
-
-def _as_float64(array: object) -> np.ndarray:
-    return np.asarray(array, np.float64)

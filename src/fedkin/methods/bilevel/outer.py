@@ -14,10 +14,14 @@ from fedkin.methods.bilevel.hypergradient import AdjointSolver, AdjointSystem, H
 from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution, solve_inner
 from fedkin.methods.weights import project_weights, readmit
 from fedkin.numerics.simplex import project_capped_simplex
+from fedkin.numerics.simplex_steps import largest_decrease
 from fedkin.types import Array, Key, Vector
 
 SUFFICIENT_DECREASE = 1e-4
 """The share of the decrease predicted by the gradient that a step must achieve (Armijo)."""
+
+CONVERGED_GAP = 5e-4
+"""The adaptive loop has converged where no weights promise more than this share of the validation loss."""
 
 
 class BilevelState(NamedTuple):
@@ -274,10 +278,7 @@ class AdaptiveBilevel:
         promise = -float(gradient @ (following - candidate))
         stop = None
         if promise <= self.tolerance * loss:
-            stop = (
-                f"converged: the next step promises to lower the validation loss {loss:.4g} "
-                f"by {max(promise, 0.0):.2g} at most"
-            )
+            stop = _reason_to_stop(solution, loss, promise, gradient, candidate, cap, federation)
         info = _info(
             solution,
             candidate,
@@ -302,7 +303,8 @@ class AdaptiveBilevel:
         stop = None
         if move <= self.smallest_move:
             stop = (
-                f"converged: moving the weights by {move:.2g} no longer lowers the validation loss"
+                f"stopped: moving the weights by {move:.2g} no longer lowers the validation loss, as "
+                "exactly as training and solver make it known"
             )
         diagnostics = {
             "outer_loss": loss,
@@ -313,6 +315,31 @@ class AdaptiveBilevel:
         }
         info = Info(accepted.theta, accepted.node_weights, solution.cost, diagnostics, stop=stop)
         return state._replace(candidate=candidate, outer_learning_rate=eta, shortened=True), info
+
+
+def _reason_to_stop(
+    solution: SvrgSolution,
+    loss: float,
+    promise: float,
+    gradient: Array,
+    node_weights: Array,
+    cap: float,
+    federation: Federation,
+) -> str:
+    """Say that the loop has converged only where training has settled and no other weights are better."""
+    present = federation.present
+    slopes, weights = np.asarray(gradient, np.float64), np.asarray(node_weights, np.float64)
+    largest = max(cap, 1 / np.count_nonzero(present))
+    gap = largest_decrease(slopes[present], weights[present], largest)
+    next_step = (
+        f"the next step promises to lower the validation loss {loss:.4g} "
+        f"by {max(promise, 0.0):.2g} at most"
+    )
+    if not solution.settled:
+        return f"stopped: {next_step}, but training has not settled: give it more rounds"
+    if gap > CONVERGED_GAP * loss:
+        return f"stopped: {next_step}, but by its slopes other weights may lower it by {gap:.2g}"
+    return f"converged: {next_step}"
 
 
 def _info(

@@ -1,0 +1,132 @@
+"""What the single loop for convex models remembers and sees, and its line search."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.federation.center import Center
+from fedkin.methods.bilevel.curvature import Curvature
+from fedkin.methods.bilevel.sketch import Sketch
+from fedkin.numerics.simplex_steps import Secants
+from fedkin.types import Array, Vector
+
+SIDESTEP = 0.02
+"""The share of the way taken where the line search finds no decrease: no model is asked about twice."""
+
+BISECTIONS = 12
+"""Halvings of the line search."""
+
+
+class Visit(NamedTuple):
+    """A model and weights that belong together, with what is known there."""
+
+    theta: np.ndarray
+    node_weights: np.ndarray
+    slopes: np.ndarray
+    loss: float
+    """The validation loss F(w), corrected for what is left of the inner problem; infinite if unknown."""
+    inner_error: float
+    """The size of that correction."""
+
+
+class NewtonState(NamedTuple):
+    """What the single loop carries from one exchange to the next. Its arrays are float64."""
+
+    theta: np.ndarray
+    node_weights: np.ndarray
+    """The weights w that θ belongs to."""
+    candidate: np.ndarray
+    """The weights u of the next exchange."""
+    curvature: Curvature | Sketch
+    """What is known of the weighted Hessian."""
+    last_step: np.ndarray
+    """The last change of θ."""
+    accepted: Visit
+    """The last weights whose validation loss was accepted."""
+    trained: Visit
+    """The last exchange that only improved θ, for the check of its training loss, which `loss` is here."""
+    secants: Secants
+    radius: float
+    """The largest change of a weight in a candidate."""
+    sidestep: bool
+    """Whether the last move was a sidestep."""
+    taken_back: bool
+    """Whether a step has been taken back since weights were last accepted."""
+    flat: int
+    """How many evaluations in a row have not lowered the validation loss."""
+    iteration: int
+
+
+class Evidence(NamedTuple):
+    """What one exchange has shown."""
+
+    training_loss: float
+    direction: np.ndarray
+    """The Newton step d."""
+    decrement: float
+    """:math:`g^\\top H^{-1} g`, about twice what the weighted training loss is above its minimum."""
+    validation_loss: float
+    slopes: np.ndarray
+    inner_error: float
+    """The sum of w_k times slope, with its sign."""
+    gap: float
+    """How much lower the validation loss could be, if it is convex in the weights."""
+    sure_gap: float
+    """The same, with slopes as far off as the residual of h allows."""
+
+    @property
+    def loss(self) -> float:
+        """The validation loss F(w), corrected for what is left of the inner problem."""
+        return self.validation_loss + self.inner_error
+
+
+class LineSearch(NamedTuple):
+    """How far to go along a line."""
+
+    share: float
+    slope: float
+    """The derivative of the validation loss along the whole line, where the search ended."""
+    curvature: float
+    """How much that derivative changes from one end of the line to the other."""
+
+
+def search_line(theta: np.ndarray, seen: Evidence, center: Center) -> LineSearch:
+    """Minimize the validation loss along the Newton step, a convex function, by bisection.
+
+    At the start a part of the loss is due to the inner problem, which the step solves too.
+    """
+
+    def slope(share: float) -> float:
+        gradient = center.loss_and_gradient(as_sent(theta + share * seen.direction))[1]
+        return float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
+
+    first, last = slope(0.0), slope(1.0)
+    if last <= 0:
+        return LineSearch(1.0, last, last - first)
+    if first >= 0:
+        return LineSearch(SIDESTEP, slope(SIDESTEP), last - first)
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        if slope(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    share = max(0.5 * (low + high), SIDESTEP)
+    return LineSearch(share, slope(share), last - first)
+
+
+def cap_of(cap: float, present: np.ndarray) -> float:
+    """Return the cap, raised where so few nodes take part that they could not have the whole weight."""
+    return max(cap, 1 / np.count_nonzero(present))
+
+
+def as_sent(array: np.ndarray) -> Vector:
+    """Return numbers as they travel."""
+    return jnp.asarray(array, jnp.result_type(float))
+
+
+def as_float64(array: Array | np.ndarray) -> np.ndarray:
+    """Return numbers as the center computes with them."""
+    return np.asarray(array, np.float64)

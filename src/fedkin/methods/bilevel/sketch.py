@@ -1,0 +1,123 @@
+r"""An approximation of the weighted Hessian of a large linear model, from a few products per exchange.
+
+The Hessian of the owner's validation loss is free at the center. With a damping that adapts it is the first
+approximation. On top of it come blocks of directions V with their exact products HV (block BFGS): the newest
+block is exact on its span, and what older ones say is kept elsewhere.
+"""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from fedkin.methods.bilevel.curvature import Place, Solve
+from fedkin.types import Key
+
+DIRECTIONS = 8
+"""The vectors in one exchange."""
+
+RANDOM_DIRECTIONS = 2
+"""How many of them are drawn; the others follow from what is known."""
+
+BLOCKS = 12
+"""How many exchanges are remembered."""
+
+FIRST_DAMPING, LEAST_DAMPING = 0.03, 0.003
+"""The damping at first and at least, as a share of the largest curvature of the validation loss."""
+
+FLOOR = 1e-7
+"""Directions of a block whose curvature is below this share of the largest are left out."""
+
+
+class Sketch(NamedTuple):
+    """What is known of the Hessian, oldest block first."""
+
+    directions: np.ndarray
+    """The vectors of each block: (blocks, vectors, d)."""
+    products: np.ndarray
+    """The Hessian times each of them, at the model and weights of its time."""
+    damping: float
+    """What is added to the validation loss's Hessian, as a share of its largest eigenvalue."""
+
+    @classmethod
+    def unknown(cls, size: int) -> "Sketch":
+        """Return what is known before the first exchange."""
+        nothing = np.zeros((0, DIRECTIONS, size))
+        return cls(nothing, nothing, FIRST_DAMPING)
+
+    def base(self, place: Place) -> Solve:
+        """Return the inverse of the validation loss's Hessian with damping, as a function."""
+        hessian = place.hessian
+        largest = np.abs(hessian).sum(axis=1).max()  # at least the largest eigenvalue
+        factor = cho_factor(hessian + self.damping * largest * np.eye(len(hessian)))
+        return lambda vector: cho_solve(factor, vector)
+
+    def solver(self, place: Place) -> Solve:
+        """Return the inverse of the approximation, as a function of a vector."""
+        solve = self.base(place)
+        for directions, products in zip(self.directions, self.products, strict=True):
+            solve = _with_block(solve, directions, products)
+        return solve
+
+    def questions(self, place: Place, known: list[np.ndarray], key: Key) -> np.ndarray:
+        """Choose the directions of the next exchange.
+
+        Args:
+            place: The model.
+            known: Directions that have to be among them: h first, then the last step.
+            key: Draws some.
+        """
+        base = self.base(place)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        size = self.directions.shape[2]
+        rows = [vector / max(float(np.linalg.norm(vector)), 1e-30) for vector in known]
+        if len(self.directions) > 0:
+            # A power iteration finds the directions that the base underestimates most.
+            images = np.stack([base(image) for image in self.products[-1]])
+            if rows:
+                frame = np.linalg.qr(np.stack(rows).T)[0]
+                images = images - (images @ frame) @ frame.T
+            leading = np.linalg.svd(images, full_matrices=False)[2]
+            rows.extend(leading[: DIRECTIONS - len(rows) - RANDOM_DIRECTIONS])
+        while len(rows) < DIRECTIONS:
+            drawn = base(rng.normal(size=size))
+            rows.append(drawn / np.linalg.norm(drawn))
+        return np.stack(rows)
+
+    def learn(self, place: Place, directions: np.ndarray, products: np.ndarray) -> "Sketch":
+        """Add a block."""
+        return self._replace(
+            directions=np.concatenate([self.directions, directions[None]])[-BLOCKS:],
+            products=np.concatenate([self.products, products[None]])[-BLOCKS:],
+        )
+
+    def image(self, place: Place, vector: np.ndarray) -> np.ndarray:
+        """Return the Hessian times the first direction of the last exchange, as long as this vector."""
+        return self.products[-1, 0] * (
+            np.linalg.norm(vector) / np.linalg.norm(self.directions[-1, 0])
+        )
+
+    def trust(self) -> "Sketch":
+        """Lower the damping after a step that went well."""
+        return self._replace(damping=max(self.damping / 2, LEAST_DAMPING))
+
+    def doubt(self) -> "Sketch":
+        """Raise the damping after a step that was too long."""
+        return self._replace(damping=4 * self.damping)
+
+
+def _with_block(before: Solve, directions: np.ndarray, products: np.ndarray) -> Solve:
+    """Correct an inverse so that it is exact for the products of a block."""
+    matrix = directions @ products.T
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    good = values > FLOOR * max(float(values[-1]), 1e-30)
+    scaling = (vectors[:, good] / np.sqrt(values[good])).T
+    own, images = scaling @ directions, scaling @ products
+
+    def solve(vector: np.ndarray) -> np.ndarray:
+        inside = own @ vector
+        rest = before(vector - images.T @ inside)
+        return rest + own.T @ (inside - images @ rest)
+
+    return solve
