@@ -156,6 +156,7 @@ METHODS = {
     "bilevel svrg": fedkin.Bilevel(
         solver="svrg", outer="proximal", outer_learning_rate=2.0, rounds=3, warm_start_adjoint=True
     ),
+    "single loop": fedkin.Bilevel(outer="single", period=4, restarts=1),
     "theory": fedkin.TheoryBilevel(epsilon=0.05, limited=True, cap=0.5, outer="proximal"),
 }
 STEPS = 3
