@@ -1,5 +1,7 @@
 """The single loop: one exchange per step moves model, h and weights."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,7 +127,7 @@ def test_a_step_is_one_synchronization(run):
 
 def steps_of(history):
     """For each step after the first: its row, and what it alone cost."""
-    for before, row in zip(history, history[1:], strict=False):
+    for before, row in pairwise(history):
         points = np.subtract(row.cost.node_points, before.cost.node_points)
         names = ("bytes_up", "bytes_down", "nodes_asked")
         yield row, points, *(getattr(row.cost, n) - getattr(before.cost, n) for n in names)
