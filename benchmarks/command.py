@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the engine against a plain PyTorch loop."""
+"""`python -m benchmarks`: the engine against a plain PyTorch loop; `crowd`: large federations."""
 
 import importlib.util
 import os
@@ -27,8 +27,9 @@ SCALES = (15, 150, 1500)
 """Numbers of nodes to show how time and memory grow."""
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def bench(
+    context: typer.Context,
     network: Annotated[
         list[str] | None,
         typer.Option(help="Fashion-MNIST or CIFAR-10; both if not given. May be repeated."),
@@ -49,6 +50,8 @@ def bench(
     json: JsonOption = False,
 ) -> None:
     """Time fedkin's engine against a plain PyTorch loop over nodes, in turns, in this process."""
+    if context.invoked_subcommand is not None:
+        return
     if points % 50:
         raise InputError(f"--points {points} is no multiple of 50, the size of a mini-batch")
     if plot is not None and plot.suffix not in (".svg", ".png", ".pdf"):
@@ -100,6 +103,34 @@ def bench(
         print_json(answer, schema="bench/1")
         return
     _show(answer, outcomes, limits)
+
+
+@app.command()
+def crowd(
+    nodes: Annotated[int, typer.Option(min=20, help="Nodes in the federation.")] = 1500,
+    kin: Annotated[int, typer.Option(min=1, help="How many of them are like the owner.")] = 10,
+    steps: Annotated[
+        int, typer.Option(min=7, help="Outer steps of each run; those after the fifth count.")
+    ] = 20,
+    points: Annotated[int, typer.Option(min=50, help="Images per node.")] = 200,
+    json: JsonOption = False,
+) -> None:
+    """Time outer steps where few of many nodes are like the owner, and where all are asked anyway."""
+    if kin >= nodes:
+        raise InputError(f"--kin {kin} must be fewer than --nodes {nodes}")
+    # Heavy imports.
+    from benchmarks.crowd import time_crowd
+
+    found = time_crowd(nodes, kin, steps, points, on_step=notes.print)
+    some, everyone = found.medians
+    if json:
+        medians = {"median_seconds": some, "median_seconds_asking_all": everyone}
+        print_json(asdict(found) | medians | {"share": found.share}, schema="crowd/1")
+        return
+    results.print(
+        f"{nodes} nodes, {kin} of them like the owner: after the fifth, an outer step took {some:.3f} s "
+        f"in the median, and {everyone:.2f} s where all nodes were asked: {found.share:.3f} of it."
+    )
 
 
 def _probes() -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.command import app
+from benchmarks.crowd import time_crowd
 from benchmarks.probe import probe
 from fedkin.errors import FedkinError
 
@@ -27,6 +28,8 @@ def test_without_pytorch_it_says_how_to_get_it(monkeypatch):
         (("--plot", "times"), "must end in .svg, .png or .pdf"),
         (("--repeats", "0"), "--repeats"),
         (("--points", "many"), "--points"),
+        (("crowd", "--nodes", "20", "--kin", "20"), "--kin 20 must be fewer than --nodes 20"),
+        (("crowd", "--steps", "6"), "--steps"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(arguments, message):
@@ -50,3 +53,15 @@ def test_a_second_process_does_not_compile_again(tmp_path):
 def test_a_probe_that_fails_says_why(tmp_path):
     with pytest.raises(FedkinError, match="no such network"):
         probe({"probe": "compilation", "network": "no such network", "cache": str(tmp_path)})
+
+
+def test_steps_in_a_crowd_are_timed():
+    lines = []
+    found = time_crowd(nodes=24, kin=4, steps=8, points=50, on_step=lines.append)
+    assert len(lines) == 16
+    assert found.share == pytest.approx(found.medians[0] / found.medians[1])
+    assert [step.nodes_asked for step in found.everyone] == [24] * 8
+    assert found.some[-1].nodes_asked < 24
+    assert found.some[-1].kin_weight > 0.9
+    # The steps themselves are the same until nodes without weight are no longer asked.
+    assert found.some[2].kin_weight == pytest.approx(found.everyone[2].kin_weight, abs=1e-4)

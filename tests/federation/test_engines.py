@@ -13,7 +13,13 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.federation.wrapper import WrappedFederation
 from fedkin.flower.messenger import Messenger
-from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.node import (
+    ADJOINT_SOLVE,
+    ADJOINT_SVRG_ROUND,
+    GRADIENT,
+    HESSIAN_PRODUCT,
+    SLOPE,
+)
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.studies.cell import draw_problem, simulate
@@ -21,7 +27,15 @@ from flower.fake_grid import FakeGrid
 from flower.trials import NAMES, config, engines, settings
 
 SIZE = 650
-TASKS = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
+TASKS = (
+    INNER_SVRG_ROUND,
+    ADJOINT_SVRG_ROUND,
+    ADJOINT_SOLVE,
+    GRADIENT,
+    HESSIAN_PRODUCT,
+    SLOPE,
+    SMOOTHNESS,
+)
 
 
 def attend(run, data):
@@ -176,6 +190,52 @@ def test_a_task_with_several_slots(make, plain):
         message = {"point": vector(3), **numbers}
     # It shares the linearization with slopes.
     same(made, plain, slope=PerNode(SLOPE, {"vector": vector(4)}))
+
+
+def test_gradients_and_losses_are_summed_alike(make, plain):
+    made, theta = make(), vector(0)
+    for weights in ([0.2, 0.3, 0.5], [0.6, 0.0, 0.4]):
+        request = WeightedSum(GRADIENT, {"theta": theta}, weights=jnp.array(weights), begin=True)
+        reply = same(made, plain, gradient=request)
+        assert reply.gradient["gradient"].shape == (SIZE,)
+        assert reply.cost.node_points == tuple(
+            200 if weight else 0 for weight in weights
+        )  # one pass over 200 images
+
+
+def test_an_exchange_of_the_single_loop(make, plain):
+    """Training, the nodes' solves for h and slopes along the former h: one θ, which travels once."""
+    made, theta = make(), vector(0)
+    weights, solving = [0.7, 0.0, 0.3], jnp.array([1.0, 0.0, 0.0])
+    for number in range(2):
+        message = {"vector": vector(1), "theta": theta}
+        reply = same(
+            made,
+            plain,
+            number,
+            train=training(theta, weights, begin=True),
+            adjoint=WeightedSum(
+                ADJOINT_SOLVE,
+                message | {"damping": 0.3},
+                weights=solving,
+                begin=True,
+                iterations=3,
+                batches=2,
+            ),
+            slope=PerNode(SLOPE, {"vector": vector(2), "theta": theta}, begin=True),
+        )
+        assert reply.adjoint["adjoint"].shape == (SIZE,)
+        assert {name: float(reply.adjoint[name]) > 0 for name in ("curvature", "convex")} == {
+            "curvature": True,
+            "convex": True,
+        }
+        vectors_down = 2 * 3 + 1  # θ and the former h for all, the target for the node that solves
+        numbers_down = 2 * 3 + 1
+        assert reply.cost.bytes_down == 4 * (vectors_down * SIZE + numbers_down)
+        # A pass for the slopes; the solve: three products with two mini-batches of 50.
+        assert reply.cost.node_points[1] == 200
+        assert reply.cost.node_points[0] - reply.cost.node_points[2] >= 300 - 200
+        theta = reply.train["point"]
 
 
 def test_all_nodes_are_asked_where_the_paper_counts_them(make, plain):

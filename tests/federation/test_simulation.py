@@ -7,6 +7,7 @@ from federations import classification_nodes, problem
 from fedkin.compilation import COMPILED
 from fedkin.federation.base import Cost
 from fedkin.federation.task import slots_of
+from fedkin.federation.work import SlotContents
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
 from fedkin.models.linear import Logistic
@@ -77,3 +78,45 @@ def test_nodes_of_weight_zero_cannot_spoil_the_result(ask_all):
         LocalSvrg(0.1, period=2, rounds=2),
     )
     assert np.isfinite(solution.point).all()
+
+
+def crowd():
+    """Seventy nodes, as many as make shares of two sizes."""
+    nodes, validation = classification_nodes([8] * 70)
+    return problem(Logistic(classes=3, l2=0.1), nodes, validation)
+
+
+def sums(federation, chosen, **options):
+    weights = jnp.where(jnp.isin(jnp.arange(70), jnp.array(chosen)), 1 / len(chosen), 0.0)
+    start = jnp.linspace(-1, 1, federation.objective.size)
+    settings = LocalSvrg(0.1, period=4, rounds=2, refresh_probability=0.3)
+    return solve_inner(federation, weights, start, jax.random.key(0), settings, **options).point
+
+
+def test_few_nodes_of_many_are_not_computed_with_others(monkeypatch):
+    sizes = []
+    of = SlotContents.of
+    monkeypatch.setattr(
+        SlotContents, "of", lambda self, share: sizes.append(len(share)) or of(self, share)
+    )
+    few, everyone = crowd().federation, crowd().federation
+    found = sums(few, [3, 20, 69])
+    assert set(sizes) == {4}
+    sizes.clear()
+    everyone.ask_all = True
+    np.testing.assert_allclose(found, sums(everyone, [3, 20, 69]), rtol=1e-5)
+    assert set(sizes) == {18}
+
+
+def test_nodes_keep_their_state_when_they_come_to_another_share():
+    """They continue a series as they would if only they had been asked all the time."""
+    alone, among = crowd().federation, crowd().federation
+    few, many = [3, 20, 69], list(range(70))
+    first = [sums(federation, few) for federation in (alone, among)]
+    np.testing.assert_array_equal(*first)
+    # In the meantime the others begin too, in shares of another size; of the few nothing is changed but
+    # what they compute themselves, so the same happens to both federations.
+    for federation, chosen in ((alone, few), (among, many)):
+        sums(federation, chosen, begin=False)
+    second = [sums(federation, few, begin=False) for federation in (alone, among)]
+    np.testing.assert_allclose(*second, rtol=1e-5)

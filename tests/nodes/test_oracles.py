@@ -8,6 +8,7 @@ from fedkin.data.batches import divide, stack_nodes
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.models.cnn import CNN
 from fedkin.models.linear import Logistic, Ridge
+from fedkin.models.mlp import MLP
 from fedkin.nodes import oracles
 
 
@@ -100,3 +101,16 @@ def test_cnn_products_are_finite_differences_of_its_gradient():
             exact = (ahead - behind) / (2 * step)
             ours = product(made.objective, theta, data, vector)
             assert np.linalg.norm(ours - exact) <= 1e-3 * np.linalg.norm(exact)
+
+
+@pytest.mark.usefixtures("float64")
+def test_products_of_drawn_mini_batches_are_those_of_their_mean_hessian():
+    made = problem(MLP(3, hidden=4), *classification_nodes((23, 4)), batch_size=4)
+    theta, vector = np.random.default_rng(0).normal(size=(2, made.objective.size))
+    product = jax.jit(oracles.drawn_hessian_product, static_argnums=0)
+    hessian = jax.jit(jax.hessian(made.objective.batch_loss))
+    for node, indices in ((0, [3, 1, 3, 3]), (0, [0, 2, 4, 5]), (1, [0, 0, 0, 0])):
+        data = own_data(made.federation.data, node)
+        found = product(made.objective, theta, data, jnp.array(indices), vector)
+        mean = np.mean([hessian(theta, data.batch(index)) for index in indices], axis=0)
+        np.testing.assert_allclose(found, mean @ vector, atol=1e-12)

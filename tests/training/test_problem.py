@@ -78,7 +78,8 @@ CALLERS = [by_problem, by_fit, by_study]
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 @pytest.mark.parametrize("method", PAPER_METHODS)
 def test_defaults_are_the_same_from_everywhere(caller, method, model, asked_for, tmp_path):
-    for preset, steps in (("paper", 20), ("automatic", 50)):
+    # The single loop takes one synchronization per step.
+    for preset, steps in (("paper", 20), ("automatic", 200 if method == "bilevel" else 50)):
         with pytest.raises(ReachedError):
             caller(method, preset, model, tmp_path)
         assert asked_for["budget"] == Budget(steps=steps)
@@ -156,6 +157,7 @@ METHODS = {
     "bilevel svrg": fedkin.Bilevel(
         solver="svrg", outer="proximal", outer_learning_rate=2.0, rounds=3, warm_start_adjoint=True
     ),
+    "single loop": fedkin.Bilevel(outer="single", period=4, restarts=1),
     "theory": fedkin.TheoryBilevel(epsilon=0.05, limited=True, cap=0.5, outer="proximal"),
 }
 STEPS = 3

@@ -29,6 +29,9 @@ SHARES_AIMED_FOR = 4
 """So that two cores have work however small the data are (five, six and nine nodes make three shares);
 more nodes or larger data make more shares."""
 
+SMALLEST_SHARE = 4
+"""Shares are not made smaller than this for the sake of a few nodes."""
+
 BYTES_AT_ONCE = 1_300_000
 """The mini-batches of the nodes that are computed together may take this much memory as floats: few
 enough for a core's cache, enough to make the cost of starting an operation small."""
@@ -57,7 +60,7 @@ class LocalWork:
         self._data = data
         self._first_number = np.int32(first_number)
         nodes = data.batches.size
-        self._share_size = min(-(-nodes // SHARES_AIMED_FOR), _nodes_at_once(data))
+        self._share_sizes = share_sizes(nodes, _nodes_at_once(data))
         self._contents: dict[str, SlotContents] = {}
         threads = threads or _cores()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
@@ -143,12 +146,17 @@ class LocalWork:
     def _slot(self, slot: Slot) -> "SlotContents":
         if slot.name not in self._contents:
             empty = slot.empty(self._objective, self._data)
-            self._contents[slot.name] = SlotContents(empty, self._share_size)
+            self._contents[slot.name] = SlotContents(empty)
         return self._contents[slot.name]
 
     def _share_out(self, items: np.ndarray) -> list[np.ndarray]:
-        """Divide items into shares of equal size; the last is filled up by repeating the last item."""
-        size = self._share_size
+        """Divide items into shares of equal size; the last is filled up by repeating the last item.
+
+        Where few nodes of a large federation are asked, shares are small: a large one would mostly
+        repeat an item.
+        """
+        enough = (size for size in self._share_sizes if len(items) > (SHARES_AIMED_FOR - 1) * size)
+        size = next(enough, self._share_sizes[-1])
         return [
             items[np.minimum(np.arange(begin, begin + size), len(items) - 1)]
             for begin in range(0, len(items), size)
@@ -210,14 +218,11 @@ class SlotContents:
 
     Args:
         empty: The content of an item before its first use.
-        size: How many items there are in a share.
     """
 
-    def __init__(self, empty: Any, size: int) -> None:
+    def __init__(self, empty: Any) -> None:
         self._empty = empty
-        self._empty_share = jax.tree.map(
-            lambda leaf: jnp.tile(leaf, (size, *[1] * jnp.ndim(leaf))), empty
-        )
+        self._empty_shares: dict[int, Any] = {}  # by their size
         self._chunks: dict[int, tuple[np.ndarray, Any]] = {}  # items and their stacked content
         self._places: dict[Item, tuple[int, int]] = {}  # for each item its chunk and its row there
         self._next = 0
@@ -233,14 +238,30 @@ class SlotContents:
             if current and np.array_equal(held, share):
                 return content
         if not any(places):
-            return self._empty_share
-        rows = [
-            self._empty
-            if place is None
-            else jax.tree.map(lambda leaf, row=place[1]: leaf[row], self._chunks[place[0]][1])
-            for place in places
-        ]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+            return self._empty_share(len(share))
+        return self._gather(places)
+
+    def _empty_share(self, size: int) -> Any:
+        if size not in self._empty_shares:
+            self._empty_shares[size] = jax.tree.map(
+                lambda leaf: jnp.tile(leaf, (size, *[1] * jnp.ndim(leaf))), self._empty
+            )
+        return self._empty_shares[size]
+
+    def _gather(self, places: list[tuple[int, int] | None]) -> Any:
+        """Put rows of several chunks together: chunk by chunk, since there are far fewer of them."""
+        wanted: dict[int, list[tuple[int, int]]] = {}
+        for row, place in enumerate(places):
+            if place is not None:
+                wanted.setdefault(place[0], []).append((row, place[1]))
+        empty, structure = jax.tree.flatten(self._empty_share(len(places)))
+        leaves = [np.array(leaf) for leaf in empty]
+        for chunk, pairs in wanted.items():
+            rows, sources = map(list, zip(*pairs, strict=True))
+            held = jax.tree.leaves(self._chunks[chunk][1])
+            for leaf, source in zip(leaves, held, strict=True):
+                leaf[rows] = np.asarray(source)[sources]
+        return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
 
     def replace(self, shares: list[np.ndarray], contents: list[Any]) -> None:
         """Replace the content of the items of some shares."""
@@ -276,6 +297,24 @@ class SlotContents:
                     f"an array of shape {leaf.shape} where {jnp.shape(empty)} is expected"
                 )
         self.replace([items], [jax.tree.unflatten(structure, leaves)])
+
+
+def share_sizes(nodes: int, at_once: int) -> tuple[int, ...]:
+    """Return the sizes that shares may have, from the largest: few, since each needs its own code.
+
+    Every size below the first is a quarter of the one before. A federation of the paper's size has one.
+
+    >>> share_sizes(15, 100), share_sizes(1500, 100), share_sizes(1500, 2)
+    ((4,), (100, 25, 6), (2,))
+
+    Args:
+        nodes: The number of nodes.
+        at_once: How many nodes may be computed together.
+    """
+    sizes = [min(-(-nodes // SHARES_AIMED_FOR), at_once)]
+    while sizes[-1] >= 4 * SMALLEST_SHARE:
+        sizes.append(sizes[-1] // 4)
+    return tuple(sizes)
 
 
 def _patterns(

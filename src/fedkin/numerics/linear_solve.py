@@ -181,7 +181,8 @@ def damped_conjugate_gradients(
 
     Nothing communicates here. A direction in which the damped matrix has no positive curvature ends the
     iterations; if it is the first one, the solution is a step along b of the length that the size of
-    its curvature suggests.
+    its curvature suggests, or zero if there is no curvature at all. A residual that is nothing but
+    rounding ends them too.
 
     >>> matrix = jnp.diag(jnp.array([1.0, 4.0]))
     >>> found = damped_conjugate_gradients(lambda v: matrix @ v, jnp.array([2.0, 10.0]), 1.0, 2)
@@ -195,6 +196,7 @@ def damped_conjugate_gradients(
         iterations: The number of iterations.
     """
     tiny = jnp.finfo(target.dtype).tiny
+    rounding = (jnp.finfo(target.dtype).eps ** 2) * (target @ target)
 
     def iterate(number: Array, carry: tuple) -> tuple:
         solution, residual, direction, square, curvature, convex = carry
@@ -203,9 +205,11 @@ def damped_conjugate_gradients(
         curvature = jnp.maximum(curvature, jnp.linalg.norm(image) / jnp.sqrt(length + tiny))
         image = image + damping * direction
         curved = direction @ image
-        convex = convex & (curved >= 0)
-        first_step = square / (jnp.abs(curved) + damping * length + tiny)
-        step = jnp.where(convex, square / (curved + tiny), jnp.where(number == 0, first_step, 0.0))
+        unfinished = square > rounding
+        convex = convex & ((curved > 0) | ~unfinished)
+        size = jnp.abs(curved) + damping * length
+        first_step = jnp.where((number == 0) & (size > 0), square / (size + tiny), 0.0)
+        step = unfinished * jnp.where(convex, square / (curved + tiny), first_step)
         solution = solution + step * direction
         residual = residual - step * image
         following = residual @ residual
