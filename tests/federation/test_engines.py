@@ -13,7 +13,7 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.federation.wrapper import WrappedFederation
 from fedkin.flower.messenger import Messenger
-from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, GRADIENT, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.studies.cell import draw_problem, simulate
@@ -21,7 +21,7 @@ from flower.fake_grid import FakeGrid
 from flower.trials import NAMES, config, engines, settings
 
 SIZE = 650
-TASKS = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
+TASKS = (INNER_SVRG_ROUND, ADJOINT_SVRG_ROUND, GRADIENT, HESSIAN_PRODUCT, SLOPE, SMOOTHNESS)
 
 
 def attend(run, data):
@@ -226,6 +226,23 @@ def test_requests_for_different_models_share_arrays_too(make, plain):
     )
     assert reply.slope["slope"].shape == (2, 3)
     assert reply.cost.bytes_down == 3 * 2 * 2 * SIZE * 4
+
+
+def test_products_with_several_vectors_begin_at_one_model(make, plain):
+    federation = make()
+    weights = jnp.array([0.7, 0.3, 0.0])
+    for number in range(2):
+        theta = vector(number)
+        same(
+            federation,
+            plain,
+            number,
+            hessian=WeightedSum(
+                HESSIAN_PRODUCT, {"vector": vector(5, 3)}, weights=jnp.tile(weights, (3, 1))
+            ),
+            gradient=WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True),
+            slope=PerNode(SLOPE, {"vector": vector(6)}),
+        )
 
 
 def test_numbers_of_nodes_that_are_not_asked_are_unknown(make, plain):
