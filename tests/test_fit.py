@@ -283,7 +283,7 @@ BAD = {
         changed(solver="svrg", damping=1.0),
         "damping is not a setting of the solver 'svrg'",
     ),
-    "unused eta": (changed(outer_learning_rate=1.0), "chosen by the adaptive outer loop"),
+    "unused eta": (changed(outer_learning_rate=1.0), "chosen by the outer loop 'single'"),
     "steps": (changed(steps=0), "steps must be a whole number"),
     "l2": (changed(l2=0.0), "needs l2 above 0"),
     "cnn on rows": (changed(model="cnn"), "needs images"),

@@ -288,6 +288,23 @@ def test_requests_for_different_models_share_arrays_too(make, plain):
     assert reply.cost.bytes_down == 3 * 2 * 2 * SIZE * 4
 
 
+def test_products_with_several_vectors_begin_at_one_model(make, plain):
+    federation = make()
+    weights = jnp.array([0.7, 0.3, 0.0])
+    for number in range(2):
+        theta = vector(number)
+        same(
+            federation,
+            plain,
+            number,
+            hessian=WeightedSum(
+                HESSIAN_PRODUCT, {"vector": vector(5, 3)}, weights=jnp.tile(weights, (3, 1))
+            ),
+            gradient=WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True),
+            slope=PerNode(SLOPE, {"vector": vector(6)}),
+        )
+
+
 def test_numbers_of_nodes_that_are_not_asked_are_unknown(make, plain):
     made, chosen = make(), np.array([False, True, True])
     reply = same(made, plain, bound=PerNode(SMOOTHNESS, nodes=chosen))

@@ -256,7 +256,7 @@ def test_a_job_with_one_node_is_resumed(tables, tmp_path, monkeypatch):
         ("modle = 'logistic'", "did you mean model"),
         ("model = 'ridge'", "ridge gives numbers"),
         ("method = 'magic'", "method"),
-        ("settings.outer_learning_rate = 0.1", "adaptive"),
+        ("settings.outer_learning_rate = 0.1", "outer_learning_rate is chosen by"),
         ("settings.gamma = 0.1", "gamma"),
     ],
 )

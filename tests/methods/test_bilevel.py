@@ -128,7 +128,20 @@ def test_the_adaptive_loop_never_accepts_a_worse_validation_loss_and_says_why_it
     ]
     assert all(np.diff(accepted) <= 0)
     assert len(accepted) < len(outcome.history)  # the first move was too bold, and taken back
-    assert outcome.stopped.startswith("converged")
+    assert outcome.stopped.startswith("stopped: the next step promises")
+    assert "other weights may lower it" in outcome.stopped
+
+
+def test_the_adaptive_loop_has_not_converged_where_training_has_not():
+    made, _ = linear_regression(seed=3)
+    for rounds, reason in ((2, "training has not settled"), (300, "other weights may lower it")):
+        inner = LocalSvrg(0.5, period=1, rounds=rounds, refresh_probability=1.0, tolerance=1e-12)
+        # With this tolerance the loop stops at once, wherever it is.
+        method = AdaptiveBilevel(Differentiation(1.0, inner, EXACT), tolerance=1e6)
+        state = method.init(jnp.zeros(3), 6)
+        _, info = method.step(state, jax.random.key(0), made.federation, made.center)
+        assert info.stop.startswith("stopped")
+        assert reason in info.stop
 
 
 def test_starting_the_inner_solve_at_zero_gives_the_same_hypergradient_at_convergence():

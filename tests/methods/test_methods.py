@@ -110,23 +110,35 @@ def _settings(keywords):
 REACHED = {
     "preset": ({"preset": "paper"}, lambda a: type(a).__name__, "ProximalBilevel"),
     "learning_rate": (
-        {"learning_rate": 0.07},
+        {"outer": "adaptive", "learning_rate": 0.07},
         lambda a: a.differentiation.inner.learning_rate,
         0.07,
     ),
-    "period": ({"period": 7}, lambda a: a.differentiation.inner.period, 7),
-    "rounds": ({"rounds": 9}, lambda a: a.differentiation.inner.rounds, 9),
+    "period": ({"outer": "adaptive", "period": 7}, lambda a: a.differentiation.inner.period, 7),
+    "rounds": ({"outer": "adaptive", "rounds": 9}, lambda a: a.differentiation.inner.rounds, 9),
     "refresh_probability": (
-        {"refresh_probability": 0.3},
+        {"outer": "adaptive", "refresh_probability": 0.3},
         lambda a: a.differentiation.inner.refresh_probability,
         0.3,
     ),
-    "averaging": ({"averaging": True}, lambda a: a.differentiation.inner.result, "average"),
-    "cap": ({"cap": 0.45}, lambda a: a.differentiation.cap, 0.45),
-    "solver": ({"solver": "neumann"}, lambda a: a.differentiation.solver.name, "neumann"),
-    "damping": ({"damping": 0.3}, lambda a: a.differentiation.solver.damping, 0.3),
+    "averaging": (
+        {"outer": "adaptive", "averaging": True},
+        lambda a: a.differentiation.inner.result,
+        "average",
+    ),
+    "cap": ({"cap": 0.45}, lambda a: a.cap, 0.45),
+    "solver": (
+        {"outer": "adaptive", "solver": "neumann"},
+        lambda a: a.differentiation.solver.name,
+        "neumann",
+    ),
+    "damping": (
+        {"outer": "adaptive", "damping": 0.3},
+        lambda a: a.differentiation.solver.damping,
+        0.3,
+    ),
     "solver_iterations": (
-        {"solver_iterations": 4},
+        {"outer": "adaptive", "solver_iterations": 4},
         lambda a: a.differentiation.solver.iterations,
         4,
     ),
@@ -141,9 +153,13 @@ REACHED = {
         lambda a: a.outer_learning_rate,
         0.5,
     ),
-    "warm_start": ({"warm_start": False}, lambda a: a.differentiation.warm_start, False),
+    "warm_start": (
+        {"outer": "adaptive", "warm_start": False},
+        lambda a: a.differentiation.warm_start,
+        False,
+    ),
     "warm_start_adjoint": (
-        {"warm_start_adjoint": True},
+        {"outer": "adaptive", "warm_start_adjoint": True},
         lambda a: a.differentiation.warm_start_adjoint,
         True,
     ),
@@ -212,7 +228,7 @@ def test_presets():
         preset="paper", solver=fedkin.ConjugateGradients(damping=1.0)
     )
     paper, automatic = fedkin.Bilevel.paper(), fedkin.Bilevel.automatic()
-    assert (paper.chosen_outer, automatic.chosen_outer) == ("proximal", "adaptive")
+    assert (paper.chosen_outer, automatic.chosen_outer) == ("proximal", "single")
     assert (paper.chosen_solver.name, automatic.chosen_solver.name) == ("svrg", "cg")
     assert (paper.asks_all, automatic.asks_all) == (True, False)
     assert fedkin.Ditto.paper().default_steps == 20
@@ -476,7 +492,9 @@ def _problem():
 def test_preparing_says_what_it_cost():
     problem = _problem()
     key = jax.random.key(0)
-    _, asked = make_method("bilevel").prepare(problem.federation, problem.center, key)
+    _, asked = make_method("bilevel", {"outer": "adaptive"}).prepare(
+        problem.federation, problem.center, key
+    )
     assert asked.synchronizations == 1
     _, free = make_method("bilevel", {"learning_rate": 0.1}).prepare(
         problem.federation, problem.center, key
