@@ -205,3 +205,36 @@ def test_a_worker_of_a_study_keeps_code_where_its_parent_does(tmp_path):
         "study._start_worker(shares)",
     )
     assert cache_directory_of_a_new_process(tmp_path, *start) == str(tmp_path)
+
+
+EIGENVALUES = """
+import sys
+from pathlib import Path
+import jax
+from federations import problem, regression_nodes, reveal
+from fedkin.compilation import keep_compiled_code
+from fedkin.methods.bilevel.node import CONSTANTS
+from fedkin.models.linear import Ridge
+
+keep_compiled_code(Path(sys.argv[1]))
+federation = problem(Ridge(l2=0.1), *regression_nodes((12, 9))).federation
+print(reveal(federation, CONSTANTS, key=jax.random.key(0))[0])
+"""
+
+
+def test_code_that_calls_lapack_runs_in_a_second_process(tmp_path):
+    """JAX finds LAPACK's functions while it traces, and a second process traces nothing."""
+    path = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", EIGENVALUES, str(tmp_path / "compiled")]
+    first, second = (
+        subprocess.run(
+            command,
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    )
+    assert list((tmp_path / "compiled").glob("*.code"))
+    assert first == second != ""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -232,12 +233,23 @@ def _load(file: Path | None) -> jax.stages.Compiled | None:
     if file is None or not file.exists():
         return None
     try:
-        kept = pickle.loads(file.read_bytes())  # noqa: S301 - the directory is the user's alone
+        calls_lapack, kept = pickle.loads(file.read_bytes())  # noqa: S301 - the directory is the user's alone
         os.utime(file)
+        if calls_lapack:
+            _find_lapack()
         return serialize_executable.deserialize_and_load(*kept)
     except Exception as error:
         logger.debug("cannot use the compiled code in %s: %s", file, error)
         return None
+
+
+@cache
+def _find_lapack() -> None:
+    """Let JAX look up LAPACK's functions, as it does when it traces something that calls them.
+
+    Code from disk is not traced: without this it would call functions at the address zero.
+    """
+    jax.jit(jnp.linalg.eigvalsh).lower(jax.ShapeDtypeStruct((1, 1), float))
 
 
 def _save(file: Path | None, code: jax.stages.Compiled) -> None:
@@ -249,7 +261,8 @@ def _save(file: Path | None, code: jax.stages.Compiled) -> None:
         return
     part = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
-        content = pickle.dumps(serialize_executable.serialize(code))
+        kept = serialize_executable.serialize(code)
+        content = pickle.dumps(("lapack" in (code.as_text() or ""), kept))
         part.write_bytes(content)
         part.replace(file)
         _delete_unused(file.parent)

@@ -284,9 +284,9 @@ def test_nodes_may_leave_and_come_back(gone):
     asked = [set(nodes) for nodes in attended[0].asked]
     assert not set(gone) & set().union(*asked[14:19])
     assert set(gone) <= set().union(*asked[21:])
-    # The kin that are left have all that the cap allows them.
+    # The kin that are left have nearly all that the cap allows them.
     left = KIN.sum() - len(gone)
-    assert kin_share(away[-1]) >= 0.98 * min(1, left / 3)
+    assert kin_share(away[-1]) >= 0.95 * min(1, left / 3)
 
 
 # Settings

@@ -150,11 +150,8 @@ class LocalWork:
         return self._contents[slot.name]
 
     def _share_out(self, items: np.ndarray) -> list[np.ndarray]:
-        """Divide items into shares of equal size; the last is filled up by repeating the last item.
-
-        Where few nodes of a large federation are asked, shares are small: a large one would mostly
-        repeat an item.
-        """
+        """Divide items into shares of equal size; the last is filled up by repeating the last item."""
+        # Few items get small shares: a large one would mostly repeat an item.
         enough = (size for size in self._share_sizes if len(items) > (SHARES_AIMED_FOR - 1) * size)
         size = next(enough, self._share_sizes[-1])
         return [
@@ -302,14 +299,10 @@ class SlotContents:
 def share_sizes(nodes: int, at_once: int) -> tuple[int, ...]:
     """Return the sizes that shares may have, from the largest: few, since each needs its own code.
 
-    Every size below the first is a quarter of the one before. A federation of the paper's size has one.
+    No share has more nodes than may be computed at once. A federation of the paper's size has one size.
 
     >>> share_sizes(15, 100), share_sizes(1500, 100), share_sizes(1500, 2)
     ((4,), (100, 25, 6), (2,))
-
-    Args:
-        nodes: The number of nodes.
-        at_once: How many nodes may be computed together.
     """
     sizes = [min(-(-nodes // SHARES_AIMED_FOR), at_once)]
     while sizes[-1] >= 4 * SMALLEST_SHARE:
