@@ -108,6 +108,9 @@ def starts_the_solver_at_the_last_solution(result, plain):
     )
 
 
+OF_THE_ADAPTIVE_LOOP = {"warm_start", "warm_start_adjoint", "batch_size"}
+
+
 @pytest.mark.parametrize(
     ("options", "shows"),
     [
@@ -133,12 +136,19 @@ def starts_the_solver_at_the_last_solution(result, plain):
         ({"warm_start_adjoint": True}, starts_the_solver_at_the_last_solution),
         ({"l2": 0.05}, lambda result, plain: result.model.l2 == 0.05 and differs(result, plain)),
         ({"batch_size": 7}, differs),
+        (
+            {"outer": "adaptive"},
+            history_has("inner_rounds", "adjoint_residual", "accepted", "outer_learning_rate"),
+        ),
+        ({"period": 5}, history_has("learning_rate", "models", "taken_back", lacks=["accepted"])),
         ({"cap": 0.4}, lambda result, plain: max(result.weights.values()) <= 0.4 + 1e-6),
     ],
     ids=lambda each: str(each) if isinstance(each, dict) else "",
 )
 def test_every_option_has_its_effect_and_lowers_the_validation_loss(options, shows):
-    result, plain = small_fit(**options), small_fit()
+    # Some settings are read by the adaptive loop alone; others, such as batch_size, by training in rounds.
+    loop = {"outer": "adaptive"} if set(options) & OF_THE_ADAPTIVE_LOOP else {}
+    result, plain = small_fit(**loop, **options), small_fit(**loop)
     assert shows(result, plain)
     probabilities = result.predict_proba(np.zeros((4, 3)))
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
@@ -217,11 +227,31 @@ def test_a_diverging_hypergradient_is_reported_and_mended():
     assert np.isfinite(list(result.weights.values())).all()
 
 
-@pytest.mark.parametrize("method", ["bilevel", "fedavg", "local"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        fedkin.Bilevel(solver="cg", learning_rate=1000.0),
+        *(  # pyright: ignore
+            kind(learning_rate=1000.0) for kind in (fedkin.FedAvg, fedkin.LocalTraining)
+        ),
+    ],
+    ids=lambda method: method.name,
+)
 def test_a_diverging_training_ends_with_an_error_that_names_gamma(method):
     nodes, validation = regression_nodes((60, 50, 40))
     with pytest.raises(fedkin.DivergedError, match=r"learning rate γ = 1000 is too large"):
-        fedkin.fit(nodes, validation, model="ridge", method=method, learning_rate=1000.0)
+        fedkin.fit(nodes, validation, model="ridge", method=method)
+
+
+def test_the_single_loop_takes_diverging_steps_back():
+    nodes, validation = regression_nodes((60, 50, 40))
+    result = fedkin.fit(nodes, validation, model="ridge", learning_rate=1000.0, steps=20)
+    assert "continues from there with the step size 5e+02" in result.warnings[0]
+    losses = result.history.validation_loss
+    assert np.isfinite(result.theta).all()
+    assert result.history.taken_back.sum() > 5
+    # In the end the step size is small enough to train with.
+    assert losses.iloc[-1] < 0.9 * losses[0]
 
 
 def changed(node=None, validation=None, **options):
@@ -283,7 +313,7 @@ BAD = {
         changed(solver="svrg", damping=1.0),
         "damping is not a setting of the solver 'svrg'",
     ),
-    "unused eta": (changed(outer_learning_rate=1.0), "chosen by the outer loop 'single'"),
+    "unused eta": (changed(outer_learning_rate=1.0), "chosen by the outer loop 'single' itself"),
     "steps": (changed(steps=0), "steps must be a whole number"),
     "l2": (changed(l2=0.0), "needs l2 above 0"),
     "cnn on rows": (changed(model="cnn"), "needs images"),

@@ -111,10 +111,9 @@ def test_mean_estimation_gives_both_sides_half(algorithm):
     np.testing.assert_allclose(state.aggregate_weights, [0.5, 0.5], atol=1e-3)
 
 
-def test_the_adaptive_loop_never_accepts_a_worse_validation_loss_and_says_why_it_stopped():
+def run_of(method):
     made, _ = linear_regression(seed=3)
-    method = AdaptiveBilevel(exact(1.0), first_move=5.0)
-    outcome = run(
+    return run(
         method,
         made.federation,
         made.center,
@@ -122,6 +121,12 @@ def test_the_adaptive_loop_never_accepts_a_worse_validation_loss_and_says_why_it
         jax.random.key(0),
         budget=Budget(steps=50),
         keep="last",
+    )
+
+
+def test_the_adaptive_loop_never_accepts_a_worse_validation_loss_and_says_why_it_stopped():
+    outcome = run_of(
+        AdaptiveBilevel(exact(1.0), first_move=5.0, tolerance=1e-9, smallest_move=1e-6)
     )
     accepted = [
         row.diagnostics["outer_loss"] for row in outcome.history if row.diagnostics["accepted"]
@@ -142,6 +147,16 @@ def test_the_adaptive_loop_has_not_converged_where_training_has_not():
         _, info = method.step(state, jax.random.key(0), made.federation, made.center)
         assert info.stop.startswith("stopped")
         assert reason in info.stop
+
+
+def test_the_adaptive_loop_does_not_call_a_short_step_or_unfinished_training_converged():
+    short = run_of(AdaptiveBilevel(exact(1.0), first_move=5.0, tolerance=1e-4))
+    assert short.stopped.startswith("stopped: the next step promises")
+    assert "by its slopes other weights may lower it by" in short.stopped
+    few_rounds = LocalSvrg(0.5, period=1, rounds=5, refresh_probability=1.0, tolerance=1e-12)
+    differentiation = Differentiation(1.0, few_rounds, EXACT)
+    unfinished = run_of(AdaptiveBilevel(differentiation, tolerance=1e-4))
+    assert "training has not settled: give it more rounds" in unfinished.stopped
 
 
 def test_starting_the_inner_solve_at_zero_gives_the_same_hypergradient_at_convergence():

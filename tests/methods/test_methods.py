@@ -3,6 +3,7 @@
 import inspect
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from operator import attrgetter
 from typing import ClassVar
 
 import jax
@@ -107,38 +108,36 @@ def _settings(keywords):
     return {name: value for name, value in keywords.items() if name != "method"}
 
 
+ADAPTIVE = {"outer": "adaptive"}
+
 REACHED = {
     "preset": ({"preset": "paper"}, lambda a: type(a).__name__, "ProximalBilevel"),
     "learning_rate": (
-        {"outer": "adaptive", "learning_rate": 0.07},
+        {**ADAPTIVE, "learning_rate": 0.07},
         lambda a: a.differentiation.inner.learning_rate,
         0.07,
     ),
-    "period": ({"outer": "adaptive", "period": 7}, lambda a: a.differentiation.inner.period, 7),
-    "rounds": ({"outer": "adaptive", "rounds": 9}, lambda a: a.differentiation.inner.rounds, 9),
+    "period": ({**ADAPTIVE, "period": 7}, lambda a: a.differentiation.inner.period, 7),
+    "rounds": ({**ADAPTIVE, "rounds": 9}, lambda a: a.differentiation.inner.rounds, 9),
     "refresh_probability": (
-        {"outer": "adaptive", "refresh_probability": 0.3},
+        {**ADAPTIVE, "refresh_probability": 0.3},
         lambda a: a.differentiation.inner.refresh_probability,
         0.3,
     ),
     "averaging": (
-        {"outer": "adaptive", "averaging": True},
+        {**ADAPTIVE, "averaging": True},
         lambda a: a.differentiation.inner.result,
         "average",
     ),
     "cap": ({"cap": 0.45}, lambda a: a.cap, 0.45),
     "solver": (
-        {"outer": "adaptive", "solver": "neumann"},
+        {**ADAPTIVE, "solver": "neumann"},
         lambda a: a.differentiation.solver.name,
         "neumann",
     ),
-    "damping": (
-        {"outer": "adaptive", "damping": 0.3},
-        lambda a: a.differentiation.solver.damping,
-        0.3,
-    ),
+    "damping": ({**ADAPTIVE, "damping": 0.3}, lambda a: a.differentiation.solver.damping, 0.3),
     "solver_iterations": (
-        {"outer": "adaptive", "solver_iterations": 4},
+        {**ADAPTIVE, "solver_iterations": 4},
         lambda a: a.differentiation.solver.iterations,
         4,
     ),
@@ -153,13 +152,14 @@ REACHED = {
         lambda a: a.outer_learning_rate,
         0.5,
     ),
+    "restarts": ({"model": "mlp", "restarts": 1}, lambda a: a.restarts, 1),
     "warm_start": (
-        {"outer": "adaptive", "warm_start": False},
+        {**ADAPTIVE, "warm_start": False},
         lambda a: a.differentiation.warm_start,
         False,
     ),
     "warm_start_adjoint": (
-        {"outer": "adaptive", "warm_start_adjoint": True},
+        {**ADAPTIVE, "warm_start_adjoint": True},
         lambda a: a.differentiation.warm_start_adjoint,
         True,
     ),
@@ -174,6 +174,62 @@ def test_every_keyword_reaches_the_algorithm(name, algorithm_of):
     assert look(algorithm_of(**options)) == expected
     without = {key: value for key, value in options.items() if key != name}
     assert look(algorithm_of(**without)) != expected
+
+
+IN_OTHER_LOOPS = {
+    "cap of networks": ({"model": "mlp", "cap": 0.45}, "cap", 0.45),
+    "cap with a solver": ({"solver": "cg", "cap": 0.45}, "differentiation.cap", 0.45),
+    "learning_rate": ({"model": "mlp", "learning_rate": 0.07}, "learning_rate", 0.07),
+    "period": ({"model": "mlp", "period": 7}, "period", 7),
+    "refresh_probability": (
+        {"model": "mlp", "refresh_probability": 0.3},
+        "refresh_probability",
+        0.3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_OTHER_LOOPS)
+def test_what_several_loops_read_reaches_each(name, algorithm_of):
+    options, place, expected = IN_OTHER_LOOPS[name]
+    look = attrgetter(place)
+    assert look(algorithm_of(**options)) == expected
+    without = dict(list(options.items())[:-1])
+    assert look(algorithm_of(**without)) != expected
+
+
+LOOPS = [
+    ({}, "NewtonBilevel"),
+    ({"cap": 0.45}, "NewtonBilevel"),
+    ({"model": "mlp"}, "SingleLoop"),
+    *(
+        ({name: value}, "SingleLoop")
+        for name, value in (
+            ("learning_rate", 0.1),
+            ("period", 5),
+            ("refresh_probability", 0.1),
+            ("restarts", 0),
+        )
+    ),
+    *(
+        ({name: value}, "AdaptiveBilevel")
+        for name, value in (
+            ("rounds", 5),
+            ("averaging", False),
+            ("solver", "cg"),
+            ("damping", 0.1),
+            ("warm_start", True),
+            ("warm_start_adjoint", False),
+        )
+    ),
+    ({"model": "mlp", "rounds": 5}, "AdaptiveBilevel"),
+    ({"outer": "proximal"}, "ProximalBilevel"),
+]
+
+
+@pytest.mark.parametrize(("options", "loop"), LOOPS, ids=str)
+def test_the_loop_follows_from_the_settings_given(options, loop, algorithm_of):
+    assert type(algorithm_of(**options)).__name__ == loop
 
 
 def test_no_keyword_is_forgotten():
@@ -286,6 +342,14 @@ REFUSED = {
     "infinite": (lambda: fedkin.FedAvg(learning_rate=np.inf), "must be a positive number"),
     "below zero": (lambda: fedkin.ConjugateGradients(damping=-1), "zero or a positive number"),
     "cap": (lambda: fedkin.Bilevel(cap=1.5), "cap must be a number above 0 and at most 1"),
+    "a solver in the single loop": (
+        lambda: fedkin.Bilevel(outer="single", solver="cg"),  # pyright: ignore
+        "solver changes nothing with outer='single'",
+    ),
+    "restarts in another loop": (
+        lambda: fedkin.Bilevel(rounds=3, restarts=2),
+        "restarts is a setting of outer='single', not of 'adaptive'",
+    ),
     "warm start without effect": (
         lambda: fedkin.Bilevel(solver="neumann", warm_start_adjoint=True),  # pyright: ignore
         "warm_start_adjoint changes nothing with the solver 'neumann'",
@@ -465,8 +529,10 @@ def test_the_entry_points_of_installed_packages_are_looked_up(monkeypatch):
 def test_tasks_have_one_name_each_and_methods_list_all_they_ask_for(monkeypatch):
     """Whoever restores a checkpoint or guards a node relies on these lists."""
     asked = set()
-    for name in PAPER_METHODS:
-        method = make_method(name, {"rounds": 2})
+    cases = [(name, {"rounds": 2}) for name in PAPER_METHODS]
+    cases += [("bilevel", {}), ("bilevel", {"period": 2})]  # the single loops
+    for name, settings in cases:
+        method = make_method(name, settings)
         problem = _problem()
         for federation in (problem.federation, problem.center.alone):
             exchange = federation.exchange
@@ -477,7 +543,7 @@ def test_tasks_have_one_name_each_and_methods_list_all_they_ask_for(monkeypatch)
 
             monkeypatch.setattr(federation, "exchange", spy)
         asked.clear()
-        problem.train(method, budget=problem_module.Budget(steps=1))
+        problem.train(method, budget=problem_module.Budget(steps=2))
         assert asked <= set(method.tasks), name
         assert asked
     tasks = [task for method in METHODS.all() for task in method.tasks]
@@ -492,14 +558,16 @@ def _problem():
 def test_preparing_says_what_it_cost():
     problem = _problem()
     key = jax.random.key(0)
-    _, asked = make_method("bilevel", {"outer": "adaptive"}).prepare(
-        problem.federation, problem.center, key
-    )
-    assert asked.synchronizations == 1
-    _, free = make_method("bilevel", {"learning_rate": 0.1}).prepare(
-        problem.federation, problem.center, key
-    )
-    assert free.synchronizations == 0
+    for settings, synchronizations in (
+        ({"solver": "cg"}, 1),
+        ({"solver": "cg", "learning_rate": 0.1}, 0),
+        # The single loop asks for the curvature in its exchanges.
+        ({}, 0),
+        ({"period": 20}, 0),
+    ):
+        method = make_method("bilevel", settings)
+        _, cost = method.prepare(problem.federation, problem.center, key)
+        assert cost.synchronizations == synchronizations, settings
 
 
 def test_a_task_of_a_known_name_is_refused(own_registries):
