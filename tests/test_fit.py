@@ -230,10 +230,9 @@ def test_a_diverging_hypergradient_is_reported_and_mended():
 @pytest.mark.parametrize(
     "method",
     [
-        fedkin.Bilevel(solver="cg", learning_rate=1000.0),
-        *(  # pyright: ignore
-            kind(learning_rate=1000.0) for kind in (fedkin.FedAvg, fedkin.LocalTraining)
-        ),
+        fedkin.Bilevel(solver=fedkin.ConjugateGradients(), learning_rate=1000.0),
+        fedkin.FedAvg(learning_rate=1000.0),
+        fedkin.LocalTraining(learning_rate=1000.0),
     ],
     ids=lambda method: method.name,
 )
