@@ -253,6 +253,13 @@ def test_the_single_loop_takes_diverging_steps_back():
     assert losses.iloc[-1] < 0.9 * losses[0]
 
 
+def test_a_run_that_ends_on_a_diverged_step_returns_the_best_model():
+    nodes, validation = regression_nodes((60, 50, 40))
+    result = fedkin.fit(nodes, validation, model="ridge", learning_rate=1000.0, steps=5)
+    assert not np.isfinite(result.history.validation_loss.iloc[-1])
+    assert np.isfinite(result.theta).all()
+
+
 def changed(node=None, validation=None, **options):
     nodes, own = classification_nodes((30, 20, 25))
     nodes = dict(zip("abc", nodes, strict=True))

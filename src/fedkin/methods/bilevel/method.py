@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
-from fedkin.methods.base import Algorithm, PresetName
+from fedkin.methods.base import Algorithm, Keep, PresetName
 from fedkin.methods.bilevel.curvature import is_small
 from fedkin.methods.bilevel.hypergradient import SOLVERS, AdjointSolver
 from fedkin.methods.bilevel.newton import NewtonBilevel
@@ -229,6 +229,12 @@ class Bilevel(SvrgMethod):
     def steps_for(self, objective: Objective) -> int:
         """Return more where steps are single exchanges, so that convergence ends the run."""
         return MOST_EXCHANGES if self.chosen_outer == "single" else self.default_steps
+
+    def default_keep(self, objective: Objective) -> Keep:
+        """The best of the single loop's models in rounds of local steps, which do not end at convergence."""
+        if self.chosen_outer == "single" and not self.takes_newton_steps(objective):
+            return "best"
+        return super().default_keep(objective)
 
     def check(self, nodes: int) -> None:
         """Refuse a cap that does not suit the number of nodes."""
