@@ -65,8 +65,10 @@ def fit(
 ) -> Result:
     """Learn a weight for every node, and the model trained with those weights.
 
-    Without further options it works on any standardized data: step sizes come from the data, the
-    outer step adapts itself, and iterations end when they no longer pay; `Result.stopped` says why.
+    Without further options it works on any standardized data: step sizes come from the data, and
+    iterations end when they no longer pay; `Result.stopped` says why. For `logistic` and `ridge` a step is
+    one exchange with the nodes, and "converged" means that the model is trained and that, to first
+    order, no weights within the cap lower the validation loss noticeably.
 
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
@@ -99,8 +101,8 @@ def fit(
         task: `classification` or `regression`, for a model of your own; otherwise the model tells.
         l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for `cnn`).
         batch_size: The number of points in a mini-batch.
-        steps: The largest number of outer steps (default: 50; with preset `paper` 20; no limit where
-            `synchronizations` is given).
+        steps: The largest number of outer steps (default: 50; 200 where a step is one exchange; with preset
+            `paper` 20; no limit where `synchronizations` is given).
         synchronizations: Begin no outer step that would probably need more than these in all.
         ask_all: Whether nodes of weight zero are asked too. By default only with preset `paper` or a
             schedule, as the paper counts.
@@ -130,7 +132,10 @@ def fit(
         damping: The number λ added to the Hessian (cg, neumann).
         solver_iterations: Iterations (cg), terms (neumann) or rounds (svrg) of that solver.
         adjoint_learning_rate: The step size γ_h (svrg) or α (neumann) of that solver.
-        outer: `adaptive`, or with a fixed step `proximal` (Algorithm 3) or `accelerated` (Algorithm 2).
+        outer: `single` moves model and weights in every exchange (the default for `logistic` and `ridge`
+            unless a setting of training or of the solver is given). The others solve for the model and
+            the hypergradient in each step: `adaptive`, or with a fixed step `proximal` (Algorithm 3) or
+            `accelerated` (Algorithm 2).
         outer_learning_rate: That fixed step η.
         warm_start: Whether training continues from the last model (default) or begins at zero.
         warm_start_adjoint: Whether the solver continues from the last solution or begins at zero (default).

@@ -47,6 +47,10 @@ OF_SEVERAL_EXCHANGES = (
 MOST_PARAMETERS = 2_000
 """The largest linear model whose Hessian the center computes for its own data."""
 
+WHOLE_HESSIAN_TOLERANCE, SKETCHED_TOLERANCE = 1e-4, 1e-3
+"""How much lower the validation loss may still be at convergence, as a share of it: the last digits cost next
+to nothing where the Hessian is exact, and many exchanges where it is not."""
+
 MOST_EXCHANGES = 200
 """The default limit of the single loop, which usually ends by itself long before."""
 
@@ -91,8 +95,11 @@ class Bilevel(SvrgMethod):
         cap: The largest weight b of a node, from 1/K to 1. If open, 1/3, or 2/K with fewer than six nodes.
         solver: How the hypergradient's linear system is solved: `ConjugateGradients()`,
             `LocalSvrgSolver()` (the paper's), `NeumannSeries()`, one of your own, or a name.
-        outer: The outer loop: `adaptive` steps, or a fixed step in Algorithm 3 (`proximal`) or
-            Algorithm 2 (`accelerated`).
+        outer: The outer loop: `single` has one exchange per step, in which model and weights move
+            together (for linear models of up to 2,000 parameters; `adaptive` for others). The others solve
+            for the model and for h in every step: `adaptive` steps, or a fixed step in Algorithm 3
+            (`proximal`) or Algorithm 2 (`accelerated`). If open, `single`, or `adaptive` where a setting of
+            training or the solver is given.
         outer_learning_rate: That fixed step η.
         warm_start: Whether training continues from the last model (yes if open) or begins at zero.
         warm_start_adjoint: Whether the solver continues from the last h or begins at zero (if open).
@@ -220,7 +227,9 @@ class Bilevel(SvrgMethod):
         self.check(len(federation.names))
         cap = self.cap if self.cap is not None else default_cap(len(federation.names))
         if self.is_single(federation.objective):
-            return NewtonBilevel(cap, whole_hessian=is_small(federation.objective)), Cost()
+            small = is_small(federation.objective)
+            tolerance = WHOLE_HESSIAN_TOLERANCE if small else SKETCHED_TOLERANCE
+            return NewtonBilevel(cap, tolerance, whole_hessian=small), Cost()
         inner, cost = self.choose_training(federation, key)
         if self.preset == "paper" and self.rounds is None:
             inner = replace(inner, rounds=paper_rounds(federation, inner.period))
