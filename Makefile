@@ -19,10 +19,10 @@ THEORY ?= fedkin-theory
 BENCH_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower check browser bench theory reproduce compare clean
+.PHONY: help demo test flower check browser bench convergence theory reproduce compare clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -65,6 +65,9 @@ browser:  ## Chromium for the tests of report.html, where apt-get can install it
 
 bench: $(VENV)/.bench  ## the engine against a plain PyTorch loop
 	$(BIN)/python -m benchmarks $(BENCH_ARGUMENTS)
+
+convergence: $(VENV)/.dev  ## whether "converged" is true, on 64 random federations against SciPy, in five minutes
+	$(BIN)/python -m reproduction.convergence
 
 theory: $(VENV)/.base  ## what the paper's theory claims, measured: figures and tables in fedkin-theory/, in three minutes
 	for study in rates regimes cap examples; do $(BIN)/python -m reproduction.theory $$study --out $(THEORY) || exit; done

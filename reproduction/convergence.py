@@ -29,7 +29,7 @@ def excess(federation: RandomFederation, result: fedkin.Result, lowest: float) -
 def main(arguments: list[str] | None = None) -> None:
     """Print a line per federation, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--federations", type=int, default=60)
+    parser.add_argument("--federations", type=int, default=64)
     parser.add_argument("--model", choices=("logistic", "ridge"), default="logistic")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     options = parser.parse_args(arguments)

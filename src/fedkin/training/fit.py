@@ -66,8 +66,10 @@ def fit(
 ) -> Result:
     """Learn a weight for every node, and the model trained with those weights.
 
-    Without further options it works on any standardized data: step sizes come from the data, the
-    outer step adapts itself, and iterations end when they no longer pay; `Result.stopped` says why.
+    Without further options it works on any standardized data: step sizes come from the data, and
+    iterations end when they no longer pay; `Result.stopped` says why. For `logistic` and `ridge` a step is
+    one exchange with the nodes, and "converged" means that the model is trained and that, to first
+    order, no weights within the cap lower the validation loss noticeably.
 
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
@@ -100,8 +102,8 @@ def fit(
         task: `classification` or `regression`, for a model of your own; otherwise the model tells.
         l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for `cnn`).
         batch_size: The number of points in a mini-batch.
-        steps: The largest number of outer steps (default: 50; with preset `paper` 20; no limit where
-            `synchronizations` is given).
+        steps: The largest number of outer steps (default: 50; 200 where a step is one exchange; with preset
+            `paper` 20; no limit where `synchronizations` is given).
         synchronizations: Begin no outer step that would probably need more than these in all.
         ask_all: Whether nodes of weight zero are asked too. By default only with preset `paper` or a
             schedule, as the paper counts.

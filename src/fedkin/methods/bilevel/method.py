@@ -51,6 +51,10 @@ SHORTEST_PERIOD, LONGEST_PERIOD = 20, 100
 MOST_PARAMETERS = 2_000
 """The largest linear model whose Hessian the center computes for its own data."""
 
+WHOLE_HESSIAN_TOLERANCE, SKETCHED_TOLERANCE = 1e-4, 1e-3
+"""How much lower the validation loss may still be at convergence, as a share of it: the last digits cost next
+to nothing where the Hessian is exact, and many exchanges where it is not."""
+
 MOST_EXCHANGES = 200
 """The default limit of the single loop, which usually ends by itself long before."""
 
@@ -248,7 +252,9 @@ class Bilevel(SvrgMethod):
         self.check(len(federation.names))
         cap = self.cap if self.cap is not None else default_cap(len(federation.names))
         if self.takes_newton_steps(federation.objective):
-            return NewtonBilevel(cap, whole_hessian=is_small(federation.objective)), Cost()
+            small = is_small(federation.objective)
+            tolerance = WHOLE_HESSIAN_TOLERANCE if small else SKETCHED_TOLERANCE
+            return NewtonBilevel(cap, tolerance, whole_hessian=small), Cost()
         if self.chosen_outer == "single":
             return self._single_loop(federation, cap), Cost()
         inner, cost = self.choose_training(federation, key)

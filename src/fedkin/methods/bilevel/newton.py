@@ -35,7 +35,7 @@ from fedkin.methods.bilevel.newton_state import (
 )
 from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.bilevel.sketch import Sketch
-from fedkin.methods.weights import fill_unknown, project_weights, readmit
+from fedkin.methods.weights import fill_unknown, readmit
 from fedkin.numerics.simplex_steps import Secants, largest_decrease, minimize_quadratic
 from fedkin.types import Key, Vector
 
@@ -64,7 +64,7 @@ TAKEN_BACK = 0.25
 FLAT = 3
 """After this many evaluations without a decrease the quadratic model may decide that there is none."""
 
-STUCK = 12
+STUCK = 25
 """After this many, rounding is taken to be the reason."""
 
 
@@ -313,7 +313,9 @@ class NewtonBilevel:
         unsettled = polish and abs(seen.inner_error) > 0.5 * promise and seen.decrement > allowed
         cap = cap_of(self.cap, present)
         done = largest_decrease(slopes[present], weights[present], cap) <= allowed
-        wait = rough or unsettled or done or share < SHORT
+        # Slopes known so roughly need another h before they can choose a direction.
+        unsure = seen.sure_gap > 2 * max(seen.gap, allowed)
+        wait = rough or unsettled or done or unsure or share < SHORT
         return state._replace(
             theta=theta,
             node_weights=weights,
@@ -374,6 +376,4 @@ class NewtonBilevel:
                 "inner_error": seen.inner_error,
                 "decrement": seen.decrement,
             }
-        present = state.node_weights > 0
-        weights = project_weights(as_sent(state.node_weights), cap_of(self.cap, present), present)
-        return Info(theta, weights, cost, diagnostics, stop=stop)
+        return Info(theta, as_sent(state.node_weights), cost, diagnostics, stop=stop)
