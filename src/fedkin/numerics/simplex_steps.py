@@ -71,7 +71,7 @@ class Secants(NamedTuple):
 def project(point: np.ndarray, cap: float) -> np.ndarray:
     """Project onto the capped simplex in float64.
 
-    >>> project(np.array([0.9, 0.4, -0.2]), 0.5).tolist()
+    >>> project(np.array([0.9, 0.4, -0.2]), 0.5).round(9).tolist()
     [0.5, 0.5, 0.0]
     """
     low, high = point.min() - 1.0, point.max()
@@ -129,7 +129,7 @@ def largest_decrease(
     Where g is the gradient of a convex function, no weights give less than its value at w minus this.
     Weight goes from the nodes with the largest slopes to those with the smallest.
 
-    >>> round(largest_decrease(np.array([1.0, 0.0, 3.0]), np.array([0.5, 0.5, 0.0]), 1.0), 12)
+    >>> float(largest_decrease(np.array([1.0, 0.0, 3.0]), np.array([0.5, 0.5, 0.0]), 1.0).round(12))
     0.5
 
     Args:
