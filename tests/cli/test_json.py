@@ -74,6 +74,9 @@ def test_data(command):
     assert listed["schema"] == "fedkin.data/1"
     shown = checked(command("data", "show", "digits", "--setting", 2, "--json"))
     assert shown["schema"] == "fedkin.data.show/1"
+    partition = ["--partition", "pathological", "--classes-per-node", 2, "--nodes", 5]
+    divided = checked(command("data", "show", "digits", *partition, "--json"))
+    assert divided["schema"] == "fedkin.data.partition/1"
 
 
 class Link:

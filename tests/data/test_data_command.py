@@ -87,7 +87,7 @@ def test_own_images_and_own_setting(fedkin, parquet_set: Path, tmp_path: Path) -
         (["data", "show", "digits", "--setting", "own.toml"], "no file own.toml with a setting"),
         (["data", "show", "heart-disease", "--setting", "1"], "has tables, not images"),
         (["data", "show", "owner/set", "--setting", "1"], "write a setting for it in a TOML"),
-        (["data", "show", "digits"], "Missing option '--setting'"),
+        (["data", "show", "digits"], "--setting 1, 2, 3 or 4 (or a TOML file), or --partition"),
         (["data", "show"], "Missing argument"),
         (["data", "show", "digits", "--setting", "5"], "no setting 5: choose 1, 2, 3 or 4"),
         (["data", "show", "digits", "--setting", "two"], "must be 1, 2, 3, 4 or a .toml file"),

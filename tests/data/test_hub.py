@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from encoded_images import encode, parquet_table
 
+from fedkin.data.labeled import load_labeled
+from fedkin.data.partitions import Natural
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 
@@ -104,3 +106,28 @@ def test_parts_that_are_not_there(monkeypatch: pytest.MonkeyPatch, no_data: None
     pretend(monkeypatch, lambda hub_id: {"train": None, "extra": None})
     with pytest.raises(InputError, match="someone/set has the parts train, extra"):
         load_images("someone/set")
+
+
+def test_a_column_of_the_hub_says_whose_a_row_is(
+    monkeypatch: pytest.MonkeyPatch, pictures: np.ndarray
+) -> None:
+    table = parquet_table([encode(each) for each in pictures], [0, 1] * 6)
+    table = table.append_column("writer", pa.array(["ada", "bo", "cy"] * 4))
+    parts = {
+        "train": FakeDataset(table.slice(0, 8), ["cat", "dog"], "one"),
+        "test": FakeDataset(table.slice(8), ["cat", "dog"], "two"),
+    }
+    for part in parts.values():
+        part.features["writer"] = {"_type": "Value"}
+    pretend(monkeypatch, lambda hub_id: parts)
+    data = load_labeled("owner/letters", column="writer")
+    nodes = Natural("writer").draw(data, 0)
+    assert {node.name: node.rows.tolist() for node in nodes} == {
+        "ada": [0, 3, 6, 9],
+        "bo": [1, 4, 7, 10],
+        "cy": [2, 5, 8, 11],
+    }
+    with pytest.raises(
+        InputError, match="no column 'author'; its columns are image, label, writer"
+    ):
+        load_labeled("owner/letters", column="author")

@@ -13,6 +13,7 @@ import typer
 
 from fedkin.data import option_text
 from fedkin.data.federated import Target
+from fedkin.data.partitions.named import PARTITIONS
 from fedkin.data.tables import TableFormat, is_parquet
 from fedkin.errors import InputError
 from fedkin.messages import suggestion
@@ -112,6 +113,7 @@ MODEL = _choice("--model", MODELS, "The model", METHOD_PANEL)
 SOLVER = _choice("--solver", SOLVERS, "How Bi-level solves its linear system", METHOD_PANEL)
 OWNERS_GROUP = "The group of nodes that the owner's data are like"
 TARGET = _choice("--target", TARGETS, OWNERS_GROUP)
+PARTITION = _choice("--partition", list(PARTITIONS), "How a data set is divided among nodes")
 TARGETS_REPEATED = _choice("--target", TARGETS, OWNERS_GROUP, repeated=True)
 
 # Tables: whose they are, what the columns mean, how they are written

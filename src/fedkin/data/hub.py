@@ -10,7 +10,14 @@ import pyarrow
 
 from fedkin.data.cache import MakeArray, cached, hub_cache_place
 from fedkin.data.images import TEST_NAMES, EncodedImages, ImageSource, Progress, decode_parts
-from fedkin.data.parquet import ROWS_AT_A_TIME, find_columns, image_bytes, number_labels
+from fedkin.data.parquet import (
+    ROWS_AT_A_TIME,
+    find_columns,
+    image_bytes,
+    no_such_column,
+    number_labels,
+    text_or_numbers,
+)
 from fedkin.errors import InputError
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -23,6 +30,34 @@ def load_from_hub(
 
     `instead` says how to provide the files by hand. It ends every message about a failed download.
     """
+    chosen = _download(name, hub_id, instead)
+
+    def decode(make: MakeArray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+        encoded, classes = _encoded_parts(chosen, hub_id)
+        names = ("train_images", "test_images")
+        images = decode_parts(encoded, lambda i, shape: make(names[i], shape, np.uint8), progress)
+        arrays = dict(zip(names, images, strict=True))
+        arrays |= {"train_labels": encoded[0].labels, "test_labels": encoded[1].labels}
+        return arrays, classes
+
+    # The fingerprint changes with the data, so a decoded copy of another version is not used.
+    fingerprint = " ".join(part._fingerprint for part in chosen)
+    return cached(name, [hub_cache_place(hub_id, fingerprint)], [], decode)
+
+
+def hub_column(name: str, hub_id: str, instead: str, column: str) -> np.ndarray:
+    """Return a column besides images and labels, of the training part and then of the test part."""
+    values: list[Any] = []
+    for part in _download(name, hub_id, instead):
+        if column not in part.features:
+            raise no_such_column(hub_id, column, list(part.features))
+        table = part.with_format("arrow").select_columns([column])[:]
+        values += table[column].to_pylist()
+    return text_or_numbers(values)
+
+
+def _download(name: str, hub_id: str, instead: str) -> list[Any]:
+    """Return the training part and the test part."""
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
@@ -45,19 +80,7 @@ def load_from_hub(
             f"{hub_id} has the parts {', '.join(parts)}; fedkin needs 'train' and one of "
             f"{', '.join(TEST_NAMES)}"
         )
-    chosen = [parts["train"], parts[test_name]]
-
-    def decode(make: MakeArray) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        encoded, classes = _encoded_parts(chosen, hub_id)
-        names = ("train_images", "test_images")
-        images = decode_parts(encoded, lambda i, shape: make(names[i], shape, np.uint8), progress)
-        arrays = dict(zip(names, images, strict=True))
-        arrays |= {"train_labels": encoded[0].labels, "test_labels": encoded[1].labels}
-        return arrays, classes
-
-    # The fingerprint changes with the data, so a decoded copy of another version is not used.
-    fingerprint = " ".join(part._fingerprint for part in chosen)
-    return cached(name, [hub_cache_place(hub_id, fingerprint)], [], decode)
+    return [parts["train"], parts[test_name]]
 
 
 def _encoded_parts(parts: list[Any], hub_id: str) -> tuple[list[EncodedImages], tuple[str, ...]]:

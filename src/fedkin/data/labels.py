@@ -58,6 +58,24 @@ def binary_label(table: Table, label: str, positive: str) -> Table:
     return table.with_column(label, named)
 
 
+def shuffle_by_class(classes: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the rows in a random order that can be cut anywhere: every piece has its share of each class.
+
+    >>> order = shuffle_by_class(np.array(list("aaaaaabbb")), np.random.default_rng(0))
+    >>> sorted("aaaaaabbb"[row] for row in order[:3])
+    ['a', 'a', 'b']
+    """
+    shuffled = random.permutation(len(classes))
+    of_rows = classes[shuffled]
+    # The i-th of n rows of a class gets the place (i + u) / n, so that cutting the order at a fraction
+    # cuts every class at that fraction.
+    place = np.empty(len(classes))
+    for name in sorted(set(of_rows)):
+        members = np.flatnonzero(of_rows == name)
+        place[members] = (np.arange(members.size) + random.uniform()) / members.size
+    return shuffled[np.argsort(place, kind="stable")]
+
+
 def split_rows(
     table: Table, label: str, fractions: Sequence[float], seed: int, stratify: bool
 ) -> list[Table]:
@@ -73,16 +91,10 @@ def split_rows(
             "training"
         )
     random = np.random.default_rng(seed)
-    shuffled = random.permutation(table.rows)
     if stratify:
-        # Interleave the classes: the i-th of n rows of a class gets the place (i + u) / n, so that
-        # cutting the order at a fraction cuts every class at that fraction.
-        classes = as_text(table.column(label))[shuffled]
-        place = np.empty(table.rows)
-        for name in sorted(set(classes)):
-            members = np.flatnonzero(classes == name)
-            place[members] = (np.arange(members.size) + random.uniform()) / members.size
-        shuffled = shuffled[np.argsort(place, kind="stable")]
+        shuffled = shuffle_by_class(as_text(table.column(label)), random)
+    else:
+        shuffled = random.permutation(table.rows)
     cuts = np.round(np.cumsum(fractions) * table.rows).astype(int)
     parts = [table.take(np.sort(indices)) for indices in np.split(shuffled, cuts)]
     if any(part.rows == 0 for part in parts):

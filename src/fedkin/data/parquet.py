@@ -93,6 +93,34 @@ def _read_labels(
         raise _damaged(path, error) from error
 
 
+def read_parquet_column(files: dict[str, list[Path]], column: str) -> np.ndarray:
+    """Return a column besides images and labels, of the training part and then of the test part."""
+    values: list[Any] = []
+    for path in [*files["train"], *files["test"]]:
+        file = _open_parquet(path)
+        if column not in file.schema_arrow.names:
+            raise no_such_column(str(path), column, file.schema_arrow.names)
+        try:
+            values += file.read(columns=[column])[column].to_pylist()
+        except (pyarrow.ArrowException, OSError) as error:
+            raise _damaged(path, error) from error
+    return text_or_numbers(values)
+
+
+def text_or_numbers(values: list[Any]) -> np.ndarray:
+    """Return a column's values as an array, with None for those that are missing."""
+    if all(isinstance(value, int) for value in values):
+        return np.array(values)
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def no_such_column(origin: str, column: str, names: Sequence[str]) -> InputError:
+    """Return the error for a column that a data set does not have."""
+    return InputError(f"{origin} has no column {column!r}; its columns are {', '.join(names)}")
+
+
 def _blob_reader(paths: Sequence[Path], image_column: str) -> Callable[[], Iterator[bytes]]:
     def blobs() -> Iterator[bytes]:
         for path in paths:

@@ -254,7 +254,7 @@ def sample_federation(
     def draw(part: str, group: Target, size: int, role: str, number: int = 0) -> tuple[int, ...]:
         pools = _pools(source, scenario, part)
         generator = _generator(seed, role, number)
-        return tuple(_draw(pools, getattr(scenario, group), size, generator).tolist())
+        return tuple(draw_from_pools(pools, getattr(scenario, group), size, generator).tolist())
 
     rotation = None
     if scenario.rotation:
@@ -284,9 +284,9 @@ def sample_federation(
     return build_federation(source, description)
 
 
-def _draw(
+def draw_from_pools(
     pools: Sequence[np.ndarray],
-    probabilities: Sequence[float],
+    probabilities: Sequence[float] | np.ndarray,
     size: int,
     generator: np.random.Generator,
 ) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedkin.data import downsampled_imagenet, image_folders, parquet
 from fedkin.data.cache import FileState, MakeArray, cache_places, cached
-from fedkin.data.hub import HUB_ID, load_from_hub
+from fedkin.data.hub import HUB_ID, hub_column, load_from_hub
 from fedkin.data.images import ImageSource, Progress, decode_parts
 from fedkin.errors import InputError
 
@@ -25,6 +25,7 @@ __all__ = [
     "KnownDataSet",
     "data_directory",
     "find",
+    "load_column",
     "load_images",
     "resolve",
 ]
@@ -114,6 +115,26 @@ def load_images(
     return load_from_hub(name, name, f"There is no directory {name} either", progress)
 
 
+def load_column(name: str, column: str, directory: Path | None = None) -> np.ndarray:
+    """Load a column of a data set besides images and labels: who wrote an image, say.
+
+    The values are those of the training part, then those of the test part. None is a missing one.
+    """
+    known = DATA_SETS.get(name)
+    path = resolve(name, directory) if known is None else find(name, directory)
+    if path is not None or (known is not None and known.hub_id is None):
+        files = parquet.parquet_files(path) if path is not None else {}
+        if not any(files.values()):
+            raise InputError(
+                f"{name} has images and labels and no column {column!r}: only Parquet files and data "
+                "sets of the hub can say whose an image is"
+            )
+        return parquet.read_parquet_column(files, column)
+    if known is None or known.hub_id is None:
+        return hub_column(name, name, f"There is no directory {name} either", column)
+    return hub_column(name, known.hub_id, _how_to_provide(known, directory), column)
+
+
 def resolve(name: str, directory: Path | None = None) -> Path | None:
     """Return the directory that a name refers to, or None for a known data set or a hub id.
 
@@ -160,25 +181,29 @@ def _load_known(
     path = find(known.name, directory)
     if path is not None:
         return _load_directory(known.name, path, progress)
+    instead = _how_to_provide(known, directory)
+    if known.hub_id is None:
+        raise InputError(f"{known.name} is not on this machine. {instead}")
+    return load_from_hub(known.name, known.hub_id, instead, progress)
+
+
+def _how_to_provide(known: KnownDataSet, directory: Path | None) -> str:
+    """Say where to put the files of a known data set that is not on this machine."""
     files = "train.parquet and test.parquet"
     if known.name == "downsampled-imagenet":
         files = "train_data_batch_1.npz … _10.npz and val_data.npz"
     root = data_directory(directory)
     if root is None:
-        instead = (
+        return (
             f"Put {files} into a directory {known.directories[0]} and set FEDKIN_DATA to the "
             "directory that contains it"
         )
-    elif any(parquet.parquet_files(root).values()):
+    if any(parquet.parquet_files(root).values()):
         raise InputError(
             f"{root} is itself a data set: use the directory above it, {root.parent}, as the data "
             "directory"
         )
-    else:
-        instead = f"Put {files} into {root / known.directories[0]}"
-    if known.hub_id is None:
-        raise InputError(f"{known.name} is not on this machine. {instead}")
-    return load_from_hub(known.name, known.hub_id, instead, progress)
+    return f"Put {files} into {root / known.directories[0]}"
 
 
 def _load_directory(name: str, path: Path, progress: Progress | None) -> ImageSource:

@@ -1,8 +1,8 @@
 """A picture of a federation before training: what each node holds, and sample images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -98,25 +98,11 @@ def _draw_heat_map(
     for row, tick in zip(held, axes.get_yticklabels(), strict=True):
         color = _group_color(federation, groups[row])
         tick.set_color(color)
-        axes.add_patch(
-            Rectangle(
-                (-0.010, row - 0.46),
-                0.006,
-                0.92,
-                color=color,
-                transform=axes.get_yaxis_transform(),
-                clip_on=False,
-            )
-        )
+        mark_row(axes, row, color)
     for row in range(len(names) - 1):
         axes.axhline(row + 0.5, color="white", linewidth=1.2)
     labels = [_class_title(federation, label, numbered=True) for label in order]
-    axes.set_xticks(range(len(order)), labels, fontsize=9)
-    if len(order) > 16:
-        axes.tick_params(axis="x", rotation=90, labelsize=7.5)
-    elif max(len(label) for label in labels) > 4:
-        for tick in axes.get_xticklabels():
-            tick.set(rotation=30, ha="right", rotation_mode="anchor")
+    name_classes(axes, labels)
     ends = np.cumsum([len(each) for each in merged])
     for number, (end, each) in enumerate(zip(ends, merged, strict=True), start=1):
         if end < len(order):
@@ -138,39 +124,85 @@ def _draw_heat_map(
     )
 
 
+def mark_row(axes: Any, row: int, color: str) -> None:
+    """Draw a bar in the color of the node's group between its name and its row."""
+    axes.add_patch(
+        Rectangle(
+            (-0.010, row - 0.46),
+            0.006,
+            0.92,
+            color=color,
+            transform=axes.get_yaxis_transform(),
+            clip_on=False,
+        )
+    )
+
+
+def name_classes(axes: Any, labels: Sequence[str]) -> None:
+    """Write the classes below their columns, turned where they need room."""
+    axes.set_xticks(range(len(labels)), labels, fontsize=9)
+    if len(labels) > 16:
+        axes.tick_params(axis="x", rotation=90, labelsize=7.5)
+    elif max(len(label) for label in labels) > 4:
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=30, ha="right", rotation_mode="anchor")
+
+
 def _draw_samples(
     figure: Any, federation: FederatedData, examples: dict[str, int], shown: Sequence[int]
 ) -> None:
     description = federation.description
-    grid = figure.subplots(len(examples) * SAMPLES_PER_CLASS, len(shown), squeeze=False)
-    for axes in grid.flat:
-        axes.set_xticks([])
-        axes.set_yticks([])
-        for edge in axes.spines.values():
-            edge.set_visible(False)
-    for block, (name, node) in enumerate(examples.items()):
-        color = _group_color(federation, name)
-        chosen = _first_of_each_label(federation.nodes[node], shown)
-        for column, label in enumerate(shown):
-            for row, image in enumerate(chosen[label]):
-                axes = grid[block * SAMPLES_PER_CLASS + row, column]
-                axes.imshow(image.squeeze(), cmap="gray", interpolation="nearest")
-                for edge in axes.spines.values():
-                    edge.set_visible(True)
-                    edge.set_color(color)
-                    edge.set_linewidth(1.6)
-        grid[block * SAMPLES_PER_CLASS, 0].set_ylabel(
-            federation.names[node], color=color, fontsize=9, y=0
-        )
-    for axes, label in zip(grid[0], shown, strict=True):
-        axes.set_title(_class_title(federation, label), fontsize=8.5 if len(shown) <= 10 else 7)
     changes = []
     if any(to != label for label, to in enumerate(description.permutation)):
         changes.append("labels with * are permuted")
     if description.rotation:
         changes.append(f"images are turned {description.rotation}")
     note = f"; in the majority {' and '.join(changes)}" if changes else ""
-    figure.suptitle(f"Images that a node has under each label{note}", fontsize=11)
+    draw_samples(
+        figure,
+        [
+            Example(federation.names[node], _group_color(federation, name), federation.nodes[node])
+            for name, node in examples.items()
+        ],
+        {label: _class_title(federation, label) for label in shown},
+        f"Images that a node has under each label{note}",
+    )
+
+
+class Example(NamedTuple):
+    """A node whose images are shown, and the color of their frames."""
+
+    name: str
+    color: str
+    points: Points
+
+
+def draw_samples(
+    figure: Any, examples: Sequence[Example], titles: Mapping[int, str], heading: str
+) -> None:
+    """Draw a few images of nodes under each of some labels."""
+    grid = figure.subplots(len(examples) * SAMPLES_PER_CLASS, len(titles), squeeze=False)
+    for axes in grid.flat:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for edge in axes.spines.values():
+            edge.set_visible(False)
+    for block, example in enumerate(examples):
+        chosen = _first_of_each_label(example.points, list(titles))
+        for column, label in enumerate(titles):
+            for row, image in enumerate(chosen[label]):
+                axes = grid[block * SAMPLES_PER_CLASS + row, column]
+                axes.imshow(image.squeeze(), cmap="gray", interpolation="nearest")
+                for edge in axes.spines.values():
+                    edge.set_visible(True)
+                    edge.set_color(example.color)
+                    edge.set_linewidth(1.6)
+        grid[block * SAMPLES_PER_CLASS, 0].set_ylabel(
+            example.name, color=example.color, fontsize=9, y=0
+        )
+    for axes, title in zip(grid[0], titles.values(), strict=True):
+        axes.set_title(title, fontsize=8.5 if len(titles) <= 10 else 7)
+    figure.suptitle(heading, fontsize=11)
 
 
 def _group_color(federation: FederatedData, name: str) -> str:

@@ -94,9 +94,9 @@ def method_title(method: str) -> str:
 
 
 def scenario_title(setting: str) -> str:
-    """Return the title of a scenario: the paper's by number, a user's by the name of its file.
+    """Return the title of a scenario: the paper's by number, others by the name of file or partition.
 
-    >>> scenario_title("2"), scenario_title("scenarios/own.toml")
-    ('setting 2', 'own')
+    >>> scenario_title("2"), scenario_title("scenarios/own.toml"), scenario_title("dirichlet alpha=0.1")
+    ('setting 2', 'own', 'dirichlet alpha=0.1')
     """
-    return f"setting {setting}" if setting.isdigit() else Path(setting).stem
+    return f"setting {setting}" if setting.isdigit() else Path(setting).name.removesuffix(".toml")

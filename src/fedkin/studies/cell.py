@@ -14,6 +14,7 @@ from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
+from fedkin.errors import InputError
 from fedkin.events import Event, OnEvent
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory, pack_arrays
@@ -51,6 +52,11 @@ def draw_problem(
     config: RunConfig, data_directory: Path | None = None, engine: RunEngine = simulate
 ) -> DrawnProblem:
     """Draw the federation of a run and give it a model."""
+    if config.target == "all":
+        raise InputError(
+            f"a run answers the question of one owner, and {config.cell} asks those of all nodes: choose "
+            "a setting and the target minority or majority; fedkin data show draws the partition"
+        )
     source = _source(config.dataset, data_directory)
     setting = config.declared
     if setting is None:

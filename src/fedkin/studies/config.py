@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -28,6 +27,17 @@ from fedkin.messages import suggestion
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
 from fedkin.models.named import MODELS
+from fedkin.studies.partition_config import (
+    SETTING_FIELDS,
+    OneOrMore,
+    PartitionConfig,
+    PartitionFields,
+    StudyTarget,
+    as_list,
+    partitions_of,
+    refuse_useless_fields,
+)
+from fedkin.studies.setting_checks import check_common_setting, check_settings, setting_names
 
 FORMAT = 1
 """The version of the layout of results; directories of another version are refused."""
@@ -39,6 +49,8 @@ FORMER_DEFAULT_PRESET = "paper"
 """The same in version 0.1, whose `study.json` names a preset only where the study's file did."""
 
 SettingNumber = Literal[1, 2, 3, 4]
+
+TARGETS = (*get_args(Target), "all")
 
 
 def _known_method(name: str) -> str:
@@ -62,10 +74,12 @@ class RunConfig(BaseModel):
 
     dataset: str
     setting: SettingNumber | str
-    """Setting 1-4 of the paper, or the name of the declared one."""
+    """Setting 1-4 of the paper, the name of the declared one, or the title of the partition."""
     declared: Scenario | None = None
     """A setting that is not one of the paper's, in full, so that an edited file is another run."""
-    target: Target = "minority"
+    partition: PartitionConfig | None = None
+    """How the data set is divided among nodes who all are owners; None for a setting."""
+    target: StudyTarget = "minority"
     method: MethodName = "bilevel"
     seed: Annotated[int, Field(ge=0)] = 0
     model: ModelName = "cnn"
@@ -112,7 +126,15 @@ class RunConfig(BaseModel):
     @property
     def cell(self) -> str:
         """The cell of the paper's table that the run belongs to."""
-        return f"{self.dataset} setting {self.setting} {self.target}"
+        kind = "setting " if self.partition is None else ""
+        return f"{self.dataset} {kind}{self.setting} {self.target}"
+
+    @property
+    def node_count(self) -> int | None:
+        """How many nodes the run has; None if its data decide."""
+        if self.partition is None:
+            return self.minority_nodes + self.majority_nodes
+        return self.partition.partition.node_count
 
     @property
     def directory(self) -> str:
@@ -124,7 +146,10 @@ class RunConfig(BaseModel):
         text = json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         dataset = Path(self.dataset).name
-        setting = Path(str(self.setting)).stem
+        if self.partition is None:
+            setting = Path(str(self.setting)).stem
+        else:
+            setting = re.sub(r"[^A-Za-z0-9_.]+", "-", str(self.setting))
         method = re.sub(r"[^A-Za-z0-9_.]+", "-", self.method)
         return f"{dataset}-{setting}-{self.target}-{method}-{self.seed}-{digest}"
 
@@ -138,22 +163,14 @@ def refused(error: ValidationError) -> InputError | None:
     return None
 
 
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else [value]
-
-
-OneOrMore = BeforeValidator(_as_list)
-"""A list in the file, or a single value that stands for a list of one."""
-
-
-class StudyConfig(BaseModel):
+class StudyConfig(PartitionFields, BaseModel):
     """Many runs: every combination of the listed values, every method with its own parameters."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dataset: Annotated[list[str], OneOrMore]
     setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
-    target: Annotated[list[Target], OneOrMore] = ["minority"]
+    target: Annotated[list[StudyTarget], OneOrMore] = ["minority"]
     method: Annotated[list[MethodName], OneOrMore] = list(PAPER_METHODS)
     seed: Annotated[list[Annotated[int, Field(ge=0)]], OneOrMore] = [0]
     model: ModelName = "cnn"
@@ -198,25 +215,33 @@ class StudyConfig(BaseModel):
         return list({run.directory: run for run in self._combinations()}.values())
 
     def _combinations(self) -> Iterator[RunConfig]:
-        common = self.model_dump(
-            include=set(RunConfig.model_fields) - set(GRID_FIELDS) - {"settings", "declared"}
-        )
-        for dataset, setting, target, method in itertools.product(
-            self.dataset, self.setting, self.target, self.method
-        ):
+        for dataset in self.dataset:
+            for division, target, method in itertools.product(
+                self._divisions(dataset), self.target, self.method
+            ):
+                for parameters, seed in itertools.product(self._grid(method), self.seed):
+                    make_method(method, parameters)  # with a message of its own
+                    yield RunConfig(
+                        dataset=dataset,
+                        target=target,
+                        method=method,
+                        seed=seed,
+                        settings=parameters,
+                        **division,
+                    )
+
+    def _divisions(self, dataset: str) -> Iterator[dict[str, Any]]:
+        """Yield, for each way of dividing a data set among nodes, what its runs have in common."""
+        own = {*GRID_FIELDS, "settings", "declared", "partition"}
+        common = self.model_dump(include=set(RunConfig.model_fields) - own)
+        for partition in partitions_of(self, dataset):
+            # How many nodes the two groups have is part of the partition.
+            shared = {name: common[name] for name in common if name not in SETTING_FIELDS}
+            yield shared | {"setting": partition.title, "partition": partition}
+        for setting in self.setting if self.partition is None else ():
             declared = load_scenario(Path(setting)) if isinstance(setting, str) else None
-            for parameters, seed in itertools.product(self._grid(method), self.seed):
-                make_method(method, parameters)  # with a message of its own
-                yield RunConfig(
-                    dataset=dataset,
-                    setting=setting if declared is None else declared.name,
-                    declared=declared,
-                    target=target,
-                    method=method,
-                    seed=seed,
-                    settings=parameters,
-                    **common,
-                )
+            name = setting if declared is None else declared.name
+            yield common | {"setting": name, "declared": declared}
 
     def choices(self, method: str) -> dict[str, list[Any]]:
         """Return what tuning decides for a method: its own parameters, and those taken from Bi-level."""
@@ -263,7 +288,7 @@ class StudyConfig(BaseModel):
         parameters = {name: value for name, value in self.settings.items() if name in known}
         parameters |= self.settings.get(method, {})
         names = list(parameters)
-        for values in itertools.product(*(_as_list(parameters[name]) for name in names)):
+        for values in itertools.product(*(as_list(parameters[name]) for name in names)):
             yield dict(zip(names, values, strict=True))
 
 
@@ -313,19 +338,20 @@ def check_study(content: dict[str, Any], source: str) -> StudyConfig:
     for name, value in study.settings.items():
         if isinstance(value, dict):
             if name not in study.method and name not in METHODS.names():
-                known = [*METHODS.names(), *_setting_names(METHODS.names())]
+                known = [*METHODS.names(), *setting_names(METHODS.names())]
                 raise InputError(f"{source}: unknown key settings.{name}{suggestion(name, known)}")
-            _check_settings(source, f"settings.{name}", value, name)
+            check_settings(source, f"settings.{name}", value, name)
         else:
-            _check_common_setting(study, source, name)
+            check_common_setting(study.method, source, name)
     for method, lists in study.tune.items():
-        _check_settings(source, f"tune.{method}", lists, method)
+        check_settings(source, f"tune.{method}", lists, method)
     _refuse_useless(study, source)
     # Every combination is checked before any work.
     try:
         for run in study.runs():
             for each in [run, *study.candidates(run)]:
-                each.chosen_method.check(each.minority_nodes + each.majority_nodes)
+                if each.node_count is not None:
+                    each.chosen_method.check(each.node_count)
     except InputError as error:
         raise InputError(f"{source}: {error}") from error
     return study
@@ -333,8 +359,11 @@ def check_study(content: dict[str, Any], source: str) -> StudyConfig:
 
 def _refuse_useless(study: StudyConfig, source: str) -> None:
     """Refuse keys that would change nothing."""
-    for name in GRID_FIELDS:
+    refuse_useless_fields(study, study.target, source)
+    for name in (*GRID_FIELDS, *PartitionFields.model_fields):
         values = getattr(study, name)
+        if not isinstance(values, list):
+            continue
         if not values:
             raise InputError(f"{source}: {name} is an empty list: there is nothing to run")
         if len(set(values)) < len(values):
@@ -358,34 +387,6 @@ def _refuse_useless(study: StudyConfig, source: str) -> None:
         raise InputError(f"{source}: follow_bilevel is of no use where Bi-level is not tuned")
 
 
-def _setting_names(methods: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of all settings that some methods have."""
-    return tuple(dict.fromkeys(n for name in methods for n in method_class(name).setting_names()))
-
-
-def _check_settings(source: str, place: str, given: Mapping[str, Any], method: str) -> None:
-    """Refuse parameters that a method does not have."""
-    own, others = method_class(method).setting_names(), _setting_names(METHODS.names())
-    for name in given:
-        if name not in own and name in others:
-            raise InputError(f"{source}: {place}.{name} is not a parameter of that method")
-        if name not in own:
-            raise InputError(f"{source}: unknown key {place}.{name}{suggestion(name, own)}")
-
-
-def _check_common_setting(study: "StudyConfig", source: str, name: str) -> None:
-    """Refuse a parameter that none of the study's methods has."""
-    if name in _setting_names(study.method):
-        return
-    owners = [each for each in METHODS.names() if name in method_class(each).setting_names()]
-    if owners:
-        raise InputError(
-            f"{source}: settings.{name} is of no use here: it is a parameter of {', '.join(owners)}"
-        )
-    known = _setting_names(METHODS.names())
-    raise InputError(f"{source}: unknown key settings.{name}{suggestion(name, known)}")
-
-
 def _problem(error: Any) -> str:
     """Say what is wrong with a key in the words of the file."""
     key, *within = (str(part) for part in error["loc"])
@@ -397,5 +398,5 @@ def _problem(error: Any) -> str:
     if key == "tune" and within[-1:] == ["[key]"]:
         return f"unknown method tune.{given}{suggestion(given, METHODS.names())}"
     if key == "target" and error["type"] == "literal_error" and isinstance(given, str):
-        return f"target: {given!r} is unknown{suggestion(given, get_args(Target))}"
+        return f"target: {given!r} is unknown{suggestion(given, TARGETS)}"
     return f"{key}: {error['msg']}".replace("Value error, ", "")

@@ -11,21 +11,47 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from fedkin.cli.data.listing import TABLES
-from fedkin.cli.options import TARGET, DataOption, OutOption, SeedOption
+from fedkin.cli.data.show_partition import show_partition
+from fedkin.cli.options import (
+    PARTITION,
+    TARGET,
+    DataOption,
+    OutOption,
+    SeedOption,
+    alternatives,
+    was_given,
+)
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.data.federated import FederatedData, Target, class_shares
 from fedkin.data.images import Progress
+from fedkin.data.labeled import load_labeled
+from fedkin.data.partitions import choose_partition, split_nodes
+from fedkin.data.partitions.named import PARTITIONS
+from fedkin.data.partitions.split import TEST_FRACTION, VALIDATION_FRACTION
 from fedkin.data.scenarios import Scenario, load_scenario, paper_scenario, sample_federation
 from fedkin.data.sources import load_images, resolve
 from fedkin.errors import InputError
 
+PARTITION_PANEL = "Partitions: every node has its own training, validation and test data"
+
+
+def _field(option: str, text: str) -> Any:
+    return typer.Option(option, help=text, rich_help_panel=PARTITION_PANEL)
+
+
+PARTITION_OPTIONS = (
+    *("nodes", "alpha", "minimum", "classes_per_node", "arrangement", "even", "column"),
+    *("points_per_node", "test_fraction", "validation_fraction"),
+)
+
 
 def show(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="A data set, a directory or a hub id (owner/name).")],
     setting: Annotated[
-        str,
+        str | None,
         typer.Option("--setting", help="1, 2, 3 or 4 of the paper, or a TOML file of your own."),
-    ],
+    ] = None,
     target: Annotated[str, TARGET] = "minority",
     seed: SeedOption = 0,
     minority_nodes: Annotated[
@@ -38,27 +64,114 @@ def show(
         int | None,
         typer.Option("--train-size", help="Images per node; default: as the setting says."),
     ] = None,
+    partition: Annotated[str | None, PARTITION] = None,
+    nodes: Annotated[int | None, _field("--nodes", "How many nodes there are.")] = None,
+    alpha: Annotated[
+        float | None, _field("--alpha", "Dirichlet: the smaller, the fewer classes a node has.")
+    ] = None,
+    minimum: Annotated[
+        int | None, _field("--minimum", "The fewest rows of a node (dirichlet: 10, natural: 1).")
+    ] = None,
+    classes_per_node: Annotated[
+        int | None, _field("--classes-per-node", "Pathological: how many classes a node has.")
+    ] = None,
+    arrangement: Annotated[
+        str | None,
+        _field("--arrangement", "Pathological: blocks of nodes share their classes, or random."),
+    ] = None,
+    even: Annotated[
+        bool | None,
+        _field("--even/--uneven", "Pathological: whether nodes share a class in equal parts."),
+    ] = None,
+    column: Annotated[
+        str | None, _field("--column", "Natural: the column that says whose a row is.")
+    ] = None,
+    points_per_node: Annotated[
+        int | None, _field("--points-per-node", "Groups: how many rows a node has.")
+    ] = None,
+    test_fraction: Annotated[
+        float, _field("--test-fraction", "The share of a node's rows for testing.")
+    ] = TEST_FRACTION,
+    validation_fraction: Annotated[
+        float, _field("--validation-fraction", "The share of the others for validation.")
+    ] = VALIDATION_FRACTION,
     out: OutOption = Path("fedkin-data"),
     data: DataOption = None,
     json: JsonOption = False,
 ) -> None:
     """Draw which node has which classes, and sample images, to PNG and SVG."""
-    # Imported here, because matplotlib takes a second and only this command needs it.
-    from fedkin.report.federation_figure import draw_federation, save_figure
-
     if name == TABLES:
         raise InputError(f"{TABLES} has tables, not images: see fedkin fit --help")
+    if partition is None:
+        useless = was_given(context, *PARTITION_OPTIONS)
+        if useless:
+            raise InputError(f"{useless[0]} is of no use without --partition")
+        if setting is None:
+            raise InputError(
+                "say how the data are divided: --setting 1, 2, 3 or 4 (or a TOML file), or --partition "
+                f"{alternatives(list(PARTITIONS))}"
+            )
+        resolve(name, data)
+        chosen = _read_setting(name, setting)
+        with _progress_bar() as progress:
+            source = load_images(name, data, progress=progress)
+        federation = sample_federation(
+            source, chosen, cast(Target, target), seed, minority_nodes, majority_nodes, train_size
+        )
+        _show_federation(federation, chosen, out, json=json)
+        return
+    useless = was_given(context, "target", "train_size")
+    if useless:
+        raise InputError(f"{useless[0]} is of no use with --partition: every node is an owner")
+    given = {
+        "nodes": nodes,
+        "alpha": alpha,
+        "minimum": minimum,
+        "classes_per_node": classes_per_node,
+        "arrangement": arrangement,
+        "even": even,
+        "column": column,
+        "points_per_node": points_per_node,
+        "setting": int(setting) if setting is not None and _is_number(setting) else setting,
+        "minority_nodes": minority_nodes if was_given(context, "minority_nodes") else None,
+        "majority_nodes": majority_nodes if was_given(context, "majority_nodes") else None,
+    }
+    given = {field: value for field, value in given.items() if value is not None}
+    divided = choose_partition(partition, given, name, write=_as_option)
     resolve(name, data)
-    chosen = _read_setting(name, setting)
     with _progress_bar() as progress:
-        source = load_images(name, data, progress=progress)
-    federation = sample_federation(
-        source, chosen, cast(Target, target), seed, minority_nodes, majority_nodes, train_size
+        labeled = load_labeled(name, data, column=column, progress=progress)
+    split = split_nodes(
+        labeled,
+        divided,
+        seed,
+        test_fraction=test_fraction,
+        validation_fraction=validation_fraction,
     )
+    _make_directory(out)
+    show_partition(labeled, divided, split, seed, out, json=json)
+
+
+def _as_option(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def _is_number(setting: str) -> bool:
+    return setting.lstrip("-").isdigit()
+
+
+def _make_directory(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the directory {out}: {error.strerror}") from error
+
+
+def _show_federation(federation: FederatedData, chosen: Scenario, out: Path, *, json: bool) -> None:
+    # Imported here, because matplotlib takes a second and only this command needs it.
+    from fedkin.report.federation_figure import draw_federation, save_figure
+
+    _make_directory(out)
     figure = draw_federation(federation, chosen.merged_classes)
     png, svg = save_figure(figure, out / "federation")
     description = out / "federation.json"
@@ -72,7 +185,7 @@ def show(
 
 
 def _read_setting(name: str, setting: str) -> Scenario:
-    if setting.lstrip("-").isdigit():
+    if _is_number(setting):
         return paper_scenario(name, int(setting))
     if not setting.endswith(".toml"):
         raise InputError(f"--setting is {setting!r}; it must be 1, 2, 3, 4 or a .toml file")
