@@ -14,8 +14,8 @@ from fedkin.federation.task import slots_of
 from fedkin.federation.wrapper import WrappedFederation
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.bilevel.node import (
-    ADJOINT_SOLVE,
     ADJOINT_SVRG_ROUND,
+    DECREMENT,
     GRADIENT,
     HESSIAN_PRODUCT,
     SLOPE,
@@ -30,7 +30,7 @@ SIZE = 650
 TASKS = (
     INNER_SVRG_ROUND,
     ADJOINT_SVRG_ROUND,
-    ADJOINT_SOLVE,
+    DECREMENT,
     GRADIENT,
     HESSIAN_PRODUCT,
     SLOPE,
@@ -204,37 +204,31 @@ def test_gradients_and_losses_are_summed_alike(make, plain):
 
 
 def test_an_exchange_of_the_single_loop(make, plain):
-    """Training, the nodes' solves for h and slopes along the former h: one θ, which travels once."""
+    """Training, slopes and what their errors follow from: one θ, which travels once."""
     made, theta = make(), vector(0)
-    weights, solving = [0.7, 0.0, 0.3], jnp.array([1.0, 0.0, 0.0])
+    weights, asked = [0.7, 0.0, 0.3], np.array([True, True, False])
     for number in range(2):
-        message = {"vector": vector(1), "theta": theta}
         reply = same(
             made,
             plain,
             number,
             train=training(theta, weights, begin=True),
-            adjoint=WeightedSum(
-                ADJOINT_SOLVE,
-                message | {"damping": 0.3},
-                weights=solving,
+            slope=PerNode(SLOPE, {"vector": vector(2), "theta": theta}, begin=True, nodes=asked),
+            decrement=PerNode(
+                DECREMENT,
+                {"theta": theta, "damping": 0.3},
                 begin=True,
+                nodes=asked,
                 iterations=3,
                 batches=2,
             ),
-            slope=PerNode(SLOPE, {"vector": vector(2), "theta": theta}, begin=True),
         )
-        assert reply.adjoint["adjoint"].shape == (SIZE,)
-        assert {name: float(reply.adjoint[name]) > 0 for name in ("curvature", "convex")} == {
-            "curvature": True,
-            "convex": True,
-        }
-        vectors_down = 2 * 3 + 1  # θ and the former h for all, the target for the node that solves
-        numbers_down = 2 * 3 + 1
+        assert (np.asarray(reply.decrement["decrement"])[asked] > 0).all()
+        vectors_down = 3 + 2  # θ for all, h for those that are asked for slopes
+        numbers_down = 3 * 2 + 2
         assert reply.cost.bytes_down == 4 * (vectors_down * SIZE + numbers_down)
-        # A pass for the slopes; the solve: three products with two mini-batches of 50.
-        assert reply.cost.node_points[1] == 200
-        assert reply.cost.node_points[0] - reply.cost.node_points[2] >= 300 - 200
+        # A pass for the slope; the solve: three products with two mini-batches of 50.
+        assert reply.cost.node_points[1] == 200 + 300
         theta = reply.train["point"]
 
 

@@ -10,13 +10,14 @@ import pytest
 from federation.attended import NOTHING, AttendedSimulation
 from federations import problem
 from fedkin.errors import InputError
-from fedkin.federation.base import WeightedSum
+from fedkin.federation.base import PerNode
 from fedkin.methods.bilevel import single_loop
 from fedkin.methods.bilevel.method import Bilevel
-from fedkin.methods.bilevel.node import ADJOINT_SOLVE
+from fedkin.methods.bilevel.node import DECREMENT
 from fedkin.methods.fedavg import FedAvg
 from fedkin.models.linear import Ridge
 from fedkin.models.mlp import MLP
+from fedkin.numerics.linear_solve import damped_conjugate_gradients
 from fedkin.studies.cell import draw_problem
 from fedkin.studies.config import RunConfig
 from fedkin.training.problem import Problem, simulation
@@ -62,42 +63,110 @@ def kin_share(row):
     return float(row.node_weights[KIN].sum())
 
 
-# The nodes' solves for h
+# The center's solve for h, and the errors of slopes
+
+
+def ridge(seed=0, rows=20):
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(rows, 3))
+    return inputs, inputs @ rng.normal(size=3)
 
 
 @pytest.mark.usefixtures("float64")
-def test_nodes_that_are_alike_solve_the_weighted_system_exactly():
-    """Each with one mini-batch and as many iterations as unknowns."""
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(20, 3))
-    node = inputs, inputs @ rng.normal(size=3)
-    made = problem(Ridge(l2=0.1, intercept=False), [node] * 3, node, batch_size=20)
+def test_the_center_solves_with_the_hessian_of_the_validation_loss():
+    """With as many iterations as unknowns, exactly."""
+    rng, validation = np.random.default_rng(0), ridge()
+    made = problem(Ridge(l2=0.1, intercept=False), [validation] * 2, validation, batch_size=20)
     target, damping = rng.normal(size=3), 0.4
-    hessian = inputs.T @ inputs / 20 + 0.1 * np.eye(3)
+    found = made.center.solve(
+        jnp.asarray(rng.normal(size=3)), jnp.asarray(target), damping=damping, iterations=3
+    )
+    hessian = validation[0].T @ validation[0] / 20 + 0.1 * np.eye(3)
+    exact = np.linalg.solve(hessian + damping * np.eye(3), target)
+    np.testing.assert_allclose(found.solution, exact, rtol=1e-9)
+    largest = np.linalg.eigvalsh(hessian)[-1]
+    assert 0.5 * largest < found.curvature <= largest + 1e-12
+    assert bool(found.convex)
+
+
+class MatrixCenter:
+    """A center whose Hessian is a given matrix."""
+
+    def __init__(self, matrix):
+        self.matrix, self.solves = jnp.asarray(matrix), 0
+
+    def solve(self, theta, target, *, damping, iterations):
+        self.solves += 1
+        return damped_conjugate_gradients(lambda v: self.matrix @ v, target, damping, iterations)
+
+
+@pytest.mark.usefixtures("float64")
+def test_negative_curvature_is_damped_away():
+    center = MatrixCenter(np.diag([8.0, 1.0, -2.0]))
+    state = single_loop.SingleLoop(1 / 3, 20).init(jnp.zeros(3), 12)
+    target = jnp.array([1.0, -1.0, 1.0])
+    solution, damping = single_loop._damped_solve(state, target, center)
+    assert 2 < damping <= 8
+    exact = np.asarray(target) / (np.diag(center.matrix) + damping)
+    np.testing.assert_allclose(solution.solution, exact, rtol=1e-9)
+    # What is not finite ends, too.
+    center = MatrixCenter(np.full((3, 3), np.nan))
+    single_loop._damped_solve(state, target, center)
+    assert center.solves == single_loop.MOST_SOLVES
+
+
+@pytest.mark.usefixtures("float64")
+def test_nodes_report_how_far_they_are_from_their_own_minimum():
+    nodes = [ridge(seed) for seed in range(3)]
+    made = problem(Ridge(l2=0.1, intercept=False), nodes, nodes[0], batch_size=20)
+    theta, damping = np.random.default_rng(3).normal(size=3), 0.4
     reply = made.federation.exchange(
-        adjoint=WeightedSum(
-            ADJOINT_SOLVE,
-            {
-                "vector": jnp.asarray(target),
-                "theta": jnp.asarray(rng.normal(size=3)),
-                "damping": damping,
-            },
-            weights=jnp.array([0.2, 0.0, 0.8]),
+        decrement=PerNode(
+            DECREMENT,
+            {"theta": jnp.asarray(theta), "damping": damping},
+            nodes=np.array([True, False, True]),
             begin=True,
             iterations=3,
             batches=2,
         ),
         key=jax.random.key(0),
     )
-    exact = np.linalg.solve(hessian + damping * np.eye(3), target)
-    np.testing.assert_allclose(reply.adjoint["adjoint"], exact, rtol=1e-9)
-    largest = np.linalg.eigvalsh(hessian)[-1]
-    assert 0.5 * largest < reply.adjoint["curvature"] <= largest + 1e-12
-    assert float(reply.adjoint["convex"]) == pytest.approx(1)
-    assert float(reply.adjoint["residual"]) == pytest.approx(0, abs=1e-10)
+    for number, (inputs, labels) in enumerate(nodes):
+        hessian = inputs.T @ inputs / 20 + 0.1 * np.eye(3)
+        gradient = inputs.T @ (inputs @ theta - labels) / 20 + 0.1 * theta
+        exact = gradient @ np.linalg.solve(hessian + damping * np.eye(3), gradient)
+        found = float(reply.decrement["decrement"][number])
+        assert found == (
+            pytest.approx(exact, rel=1e-9) if number != 1 else pytest.approx(np.nan, nan_ok=True)
+        )
     # A pass for the gradient, and three products with 2 · 20 points.
     assert reply.cost.node_points == (140, 0, 140)
     assert reply.cost.synchronizations == 1
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_errors_of_slopes_are_those_of_redrawn_validation_points():
+    """Logistic regression at its true model: the slope's spread over 400 draws of the validation data."""
+    rng = np.random.default_rng(1)
+    truth, points = rng.normal(size=3), 200
+
+    def draw(rows):
+        inputs = rng.normal(size=(rows, 3))
+        chance = 1 / (1 + np.exp(-inputs @ truth))
+        return inputs, chance, rng.random(rows) < chance
+
+    inputs, chance, _ = draw(20_000)
+    hessian = (inputs * (chance * (1 - chance))[:, None]).T @ inputs / len(inputs)
+    direction = rng.normal(size=3)  # a node's gradient
+    solved = np.linalg.solve(hessian, direction)
+    slopes = []
+    for _ in range(400):
+        inputs, chance, labels = draw(points)
+        slopes.append(-(inputs.T @ (chance - labels) / points) @ solved)
+    made = problem(MLP(2, hidden=2), [draw(20)[::2]], draw(points)[::2], batch_size=20)
+    decrement = jnp.asarray([direction @ solved])
+    found = float(single_loop._standard_errors(decrement, 0.5, made.center)[0])
+    assert found == pytest.approx(np.std(slopes), rel=0.1)
 
 
 # A run
@@ -117,6 +186,29 @@ def test_kin_have_the_weight_within_thirty_exchanges(seed):
     assert history[-1].validation.accuracy > 0.75  # two thirds of the points have other labels
 
 
+def test_weights_do_not_leave_after_their_arrival():
+    """Steps are taken back in this run, once to a model from before the weights had arrived."""
+    history = train(Bilevel(), 60, made=build(0)).history
+    first = next(row.step for row in history if kin_share(row) >= 0.95)
+    assert any(row.diagnostics["taken_back"] for row in history[first:])
+    assert min(kin_share(row) for row in history[first - 1 :]) >= 0.93
+
+
+def test_a_take_back_does_not_return_to_weights_from_before_arrival():
+    loop = single_loop.SingleLoop(1 / 3, 20)
+    made = build()
+    state, key = loop.init(made.center.objective.init(jax.random.key(0)), 12), jax.random.key(1)
+    while not state.search.arrived:
+        key = jax.random.fold_in(key, 1)
+        state, _ = loop.step(state, key, made.federation, made.center)
+    np.testing.assert_array_equal(state.best_weights, state.search.node_weights)
+    # The best model is one of before; weights that have changed a little since arrival are taken back.
+    changed = jnp.where(jnp.arange(12) < 6, 1 / 6, 0.0)
+    moved = state._replace(search=state.search.restarted(changed), rivals_age=3, first_loss=1.0)
+    back = single_loop._take_back(moved)
+    np.testing.assert_array_equal(back.search.node_weights, state.search.node_weights)
+
+
 def test_a_step_is_one_synchronization(run):
     assert [row.cost.synchronizations for row in run.history] == list(range(1, 31))
     for row in run.history:
@@ -133,33 +225,34 @@ def steps_of(history):
         yield row, points, *(getattr(row.cost, n) - getattr(before.cost, n) for n in names)
 
 
-def test_nodes_without_weight_are_asked_for_a_slope_in_every_fourth_step():
+def test_slopes_are_asked_for_in_every_fourth_step_once_the_weights_rest():
     made = build()
-    size, found, idle_points = made.federation.objective.size, 0, []
-    for row, points, up, down, asked in steps_of(train(Bilevel(restarts=0), 30, made=made).history):
+    size, history = made.federation.objective.size, train(Bilevel(restarts=0), 30).history
+    slope_steps = []
+    for row, points, up, down, asked in steps_of(history):
         counted = row.node_weights > 0
-        # A pass over the data for the gradient, or nothing.
-        assert set(points[~counted]) <= {0, POINTS}
-        assert (points[counted] > POINTS).all()
+        # A pass over the data for the gradient and a solve with a few mini-batches, or nothing.
         idle = int(np.count_nonzero(points[~counted]))
-        solving = int(counted.sum())
-        assert asked == solving + idle
-        if not row.diagnostics["taken_back"]:
-            # θ and the former h for all; ∇L_0(θ) and four numbers for those that train and solve.
-            assert down == 4 * (2 * size * (solving + idle) + (size + 4) * solving)
-            # A slope of all; a model, an h, a loss and three numbers of those.
-            assert up == 4 * (solving + idle + (2 * size + 4) * solving)
-            idle_points.append(np.where(counted, -1, points))
-        else:
-            # h belongs to another model than the one that training has returned to: no slopes.
-            assert idle == 0
-            idle_points.append(np.full_like(points, -1))
-        found += idle
-    assert found > 10
-    windows = np.lib.stride_tricks.sliding_window_view(np.array(idle_points), 4, axis=0)
-    without = (windows >= 0).all(axis=-1)
-    assert without.any()
-    assert (windows[without].sum(axis=-1) == POINTS).all()
+        assert set(points[~counted]) <= {0, POINTS + 5 * 5 * 10}
+        working = int(counted.sum())
+        assert asked == working + idle
+        slopes = round((down / 4 - working * (size + 3)) / (size + 1))
+        if idle == 0 and slopes == 0:
+            # The model there and back, and a loss: a round of training.
+            assert (down, up) == (4 * working * (size + 3), 4 * working * (size + 1))
+            continue
+        slope_steps.append(row.step)
+        # θ for all, h and the damping too; three numbers for those that train.
+        assert down == 4 * ((2 * size + 1) * (working + idle) + 3 * working)
+        # A slope and a decrement of all; a model and a loss of those.
+        assert up == 4 * (2 * (working + idle) + (size + 1) * working)
+    moving = [row.step for row, _ in zip(history[1:], history, strict=False) if row.step <= 6]
+    assert set(moving) <= set(slope_steps)
+    late = [step for step in slope_steps if step > 12]
+    assert late
+    assert {after - before for before, after in pairwise(late)} == {4}
+    costs = {row.step: points for row, points, *_ in steps_of(history)}
+    assert all((costs[step] > 0).all() for step in late)  # nodes without weight too
 
 
 def test_all_nodes_are_asked_for_everything_where_that_is_wanted():
@@ -168,19 +261,6 @@ def test_all_nodes_are_asked_for_everything_where_that_is_wanted():
     for _, points, *_, asked in steps_of(history):
         assert asked == len(KIN)
         assert points.min() > POINTS
-
-
-def test_of_many_nodes_some_are_drawn_to_solve():
-    key = jax.random.key(0)
-    few = jnp.full(15, 1 / 15)
-    assert single_loop._solving_weights(few, key) is few
-    many = jnp.where(jnp.arange(40) < 30, 1 / 30, 0.0)
-    drawn = np.asarray(single_loop._solving_weights(many, key))
-    assert np.count_nonzero(drawn) == single_loop.SOLVING_NODES
-    assert drawn.sum() == pytest.approx(1)
-    assert not drawn[30:].any()
-    again = np.asarray(single_loop._solving_weights(many, jax.random.key(1)))
-    assert (again != drawn).any()
 
 
 # Restarts
@@ -197,7 +277,7 @@ def test_models_begin_when_the_weights_have_settled_and_one_remains(run):
     size, sent = training.federation.objective.size, []
     for row, _, up, *_ in steps_of(run.history):
         counted = np.count_nonzero(row.node_weights)
-        vectors = row.diagnostics["models"] + 1  # and one for h
+        vectors = row.diagnostics["models"]
         if counted == KIN.sum():
             sent.append(up / counted - 4 * size * vectors)
     assert sent

@@ -60,6 +60,14 @@ def test_full_gradient_and_product_are_those_of_the_plain_mean(sizes):
         np.testing.assert_allclose(gradient, plain_gradient, atol=1e-12)
         hessian = jax.jit(jax.hessian(mean_loss))(theta, inputs, labels)
         np.testing.assert_allclose(product, hessian @ vector, atol=1e-12)
+        by_class = jax.jit(oracles.full_class_product, static_argnums=0)(
+            made.objective, theta, data, vector
+        )
+        blocks = np.asarray(hessian) - model.l2 * np.eye(len(theta))
+        # The scores of a feature's classes lie next to each other in the vector of parameters.
+        classes = np.arange(len(theta)) % 3
+        blocks = np.where(classes[:, None] == classes, blocks, 0)
+        np.testing.assert_allclose(by_class, blocks @ vector, atol=1e-12)
 
 
 @pytest.mark.usefixtures("float64")

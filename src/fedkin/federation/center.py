@@ -12,6 +12,7 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Statistics
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
+from fedkin.numerics.linear_solve import DampedSolution, damped_conjugate_gradients
 from fedkin.types import Array, Vector
 
 EVALUATION_CHUNK = 4096
@@ -56,10 +57,21 @@ class Center:
         self._inputs = jnp.asarray(inputs)
         self._labels = np.asarray(labels)
 
+    @property
+    def points(self) -> int:
+        """How many points D_0 has."""
+        return len(self._labels)
+
     def loss_and_gradient(self, theta: Vector) -> tuple[float, Vector]:
         """Return L_0(θ) and ∇L_0(θ)."""
         loss, gradient = _loss_and_gradient(self.objective, theta, self.alone.data)
         return float(loss), gradient
+
+    def solve(
+        self, theta: Vector, target: Vector, *, damping: float, iterations: int
+    ) -> DampedSolution:
+        """Solve (∇²L_0(θ) + λI) h = target by conjugate gradients."""
+        return _solve(self.objective, theta, self.alone.data, target, damping, iterations)
 
     def hessian(self, theta: Vector) -> Array:
         """Return ∇²L_0(θ), for models of few parameters."""
@@ -107,6 +119,21 @@ def evaluate_in_chunks(
 @partial(jax.jit, static_argnums=0)
 def _loss_and_gradient(objective: Objective, theta: Vector, data: NodeData) -> tuple[Array, Vector]:
     return oracles.full_loss_and_gradient(objective, theta, data.of_node(0))
+
+
+@partial(jax.jit, static_argnums=(0, 5))
+def _solve(
+    objective: Objective,
+    theta: Vector,
+    data: NodeData,
+    target: Vector,
+    damping: Array,
+    iterations: int,
+) -> DampedSolution:
+    def product(vector: Vector) -> Vector:
+        return oracles.full_hessian_product(objective, theta, data.of_node(0), vector)
+
+    return damped_conjugate_gradients(product, target, damping, iterations)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -75,6 +75,35 @@ def full_hessian_product(
     return _mean_over_batches(product, (theta, vector), data)
 
 
+def full_class_product(
+    objective: Objective, theta: Vector, data: NodeData, vector: Vector
+) -> Vector:
+    r"""Return the product of a vector with what the Hessian would be without terms between classes.
+
+    That is :math:`J^\top \operatorname{diag}(p(1 - p)) J v` with the scores' derivative J and the
+    probabilities p of the classes, without the penalty.
+    """
+
+    def product(theta: Vector, vector: Vector, batch: Batch) -> Vector:
+        return _batch_class_product(objective, theta, batch, vector)
+
+    return _mean_over_batches(product, (theta, vector), data)
+
+
+@_jit
+def _batch_class_product(
+    objective: Objective, theta: Vector, batch: Batch, vector: Vector
+) -> Vector:
+    def scores(point: Vector) -> Array:
+        return objective.model.apply(objective.unflatten(point), batch.inputs)
+
+    at, change = jax.jvp(scores, (theta,), (vector,))
+    chances = jax.nn.softmax(at)
+    points = 1 / len(at) if batch.weights is None else batch.weights[:, None]
+    (result,) = jax.vjp(scores, theta)[1](points * chances * (1 - chances) * change)
+    return result
+
+
 def drawn_hessian_product(
     objective: Objective, theta: Vector, data: NodeData, indices: Array, vector: Vector
 ) -> Vector:

@@ -41,6 +41,13 @@ class Place:
     center: Center
     theta: Vector
 
+    @property
+    def penalty(self) -> float:
+        """The curvature of the penalty, in every direction."""
+        model = self.objective.model
+        assert isinstance(model, LinearModel)
+        return model.l2
+
     @cached_property
     def hessian(self) -> np.ndarray:
         """The Hessian of the validation loss."""
@@ -63,16 +70,23 @@ class Curvature(NamedTuple):
         """Return the directions of the next exchange: the whole basis."""
         return curvature_basis(place.objective)
 
+    def class_questions(self, place: Place, weights: np.ndarray) -> None:
+        """Return nothing: the matrix has the blocks of single classes."""
+
+    def learn_classes(self, place: Place, weights: np.ndarray, products: np.ndarray) -> "Curvature":
+        """Nothing changes: there is nothing to add."""
+        return self
+
     def learn(self, place: Place, directions: np.ndarray, products: np.ndarray) -> "Curvature":
         """Return the matrix that has these products."""
         matrix = directions @ products.T
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        least = max(_penalty(place), FLOOR * max(float(values[-1]), 1e-30))
+        least = max(place.penalty, FLOOR * max(float(values[-1]), 1e-30))
         return Curvature((vectors * np.maximum(values, least)) @ vectors.T)
 
     def solver(self, place: Place) -> Solve:
         """Return the inverse of the Hessian, as a function of a vector."""
-        basis, penalty = curvature_basis(place.objective), _penalty(place)
+        basis, penalty = curvature_basis(place.objective), place.penalty
 
         def solve(vector: np.ndarray) -> np.ndarray:
             inside = basis @ vector
@@ -86,21 +100,11 @@ class Curvature(NamedTuple):
         basis = curvature_basis(place.objective)
         inside = basis @ vector
         outside = vector - basis.T @ inside
-        return basis.T @ (self.matrix @ inside) + _penalty(place) * outside
-
-    def trust(self) -> "Curvature":
-        """Nothing changes after a step that went well: the matrix is exact."""
-        return self
+        return basis.T @ (self.matrix @ inside) + place.penalty * outside
 
     def doubt(self) -> "Curvature":
         """Nothing changes after a step that was too long: the next exchange brings a new matrix."""
         return self
-
-
-def _penalty(place: Place) -> float:
-    model = place.objective.model
-    assert isinstance(model, LinearModel)
-    return model.l2
 
 
 def is_small(objective: Objective) -> bool:

@@ -12,8 +12,9 @@ from fedkin.methods.bilevel.curvature import is_small
 from fedkin.methods.bilevel.hypergradient import SOLVERS, AdjointSolver
 from fedkin.methods.bilevel.newton import NewtonBilevel
 from fedkin.methods.bilevel.node import (
-    ADJOINT_SOLVE,
     ADJOINT_SVRG_ROUND,
+    CLASS_PRODUCT,
+    DECREMENT,
     GRADIENT,
     HESSIAN_PRODUCT,
     SLOPE,
@@ -122,9 +123,10 @@ class Bilevel(SvrgMethod):
     tasks = (
         INNER_SVRG_ROUND,
         ADJOINT_SVRG_ROUND,
-        ADJOINT_SOLVE,
+        DECREMENT,
         GRADIENT,
         HESSIAN_PRODUCT,
+        CLASS_PRODUCT,
         SLOPE,
         SMOOTHNESS,
     )

@@ -21,8 +21,10 @@ import numpy as np
 
 from fedkin.federation.base import Cost, Federation, PerNode, Request, WeightedSum
 from fedkin.federation.center import Center
+from fedkin.federation.task import Task
 from fedkin.methods.base import Info
 from fedkin.methods.bilevel.curvature import Curvature, Place
+from fedkin.methods.bilevel.endings import FLAT, converged, no_longer_falls
 from fedkin.methods.bilevel.newton_state import (
     SIDESTEP,
     Evidence,
@@ -31,10 +33,13 @@ from fedkin.methods.bilevel.newton_state import (
     as_float64,
     as_sent,
     cap_of,
+    longest_share,
     search_line,
+    trusted_share,
 )
-from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.node import CLASS_PRODUCT, GRADIENT, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.bilevel.sketch import Sketch
+from fedkin.methods.bilevel.starts import is_hopeless, start_again, unknown_visit
 from fedkin.methods.weights import fill_unknown, readmit
 from fedkin.numerics.simplex_steps import Secants, largest_decrease, minimize_quadratic
 from fedkin.types import Key, Vector
@@ -61,11 +66,8 @@ SHORT = 0.3
 TAKEN_BACK = 0.25
 """The share of a step that is kept when it has raised the validation loss."""
 
-FLAT = 3
-"""After this many evaluations without a decrease the quadratic model may decide that there is none."""
-
-STUCK = 25
-"""After this many, rounding is taken to be the reason."""
+BENT = 0.1
+"""A negative curvature of the validation loss below this share of the first one is no rounding error."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,7 @@ class NewtonBilevel:
         """Begin with equal weights."""
         point = np.asarray(theta, np.float64)
         weights = np.full(nodes, 1 / nodes)
-        nothing = np.zeros(nodes)
-        unknown = Visit(point, weights, nothing, float("inf"), 0.0)
+        unknown = unknown_visit(point, weights)
         return NewtonState(
             theta=point,
             node_weights=weights,
@@ -105,6 +106,10 @@ class NewtonBilevel:
             taken_back=False,
             flat=0,
             iteration=0,
+            bent=False,
+            lowest=unknown,
+            starts=np.zeros((0, nodes)),
+            started=0,
         )
 
     def step(
@@ -117,6 +122,10 @@ class NewtonBilevel:
         if evidence is None:
             return state, self._info(state, center, cost)
         following, stop = self._decide(state, evidence, federation.present, center)
+        settled = evidence.decrement <= SETTLED * evidence.loss
+        if stop is not None or is_hopeless(state, evidence, settled):
+            cap = cap_of(self.cap, federation.present)
+            following, stop = start_again(following, evidence, stop, cap, self.tolerance)
         return following, self._info(following, center, cost, evidence, stop)
 
     def _admit(self, state: NewtonState, present: np.ndarray) -> NewtonState:
@@ -125,9 +134,14 @@ class NewtonBilevel:
         same = np.allclose(weights, state.node_weights, atol=1e-6)
         if same and not state.candidate[~present].any():
             return state
-        unknown = Visit(state.theta, weights, np.zeros_like(weights), float("inf"), 0.0)
+        unknown = unknown_visit(state.theta, weights)
         return state._replace(
-            node_weights=weights, candidate=weights, accepted=unknown, trained=unknown
+            node_weights=weights,
+            candidate=weights,
+            accepted=unknown,
+            trained=unknown,
+            lowest=unknown,
+            starts=state.starts[:0],
         )
 
     def _exchange(
@@ -145,28 +159,30 @@ class NewtonBilevel:
             adjoint = as_float64(as_sent(before.solver(place)(target)))
             asked_along = [adjoint, state.last_step]
         directions = as_sent(before.questions(place, asked_along, key))
+        class_directions = before.class_questions(place, state.candidate)
         weights = as_sent(state.candidate)
         # The products come first: the nodes then begin for all vectors at once.
-        requests: dict[str, Request] = {
-            "hessian": WeightedSum(
-                HESSIAN_PRODUCT,
-                {"vector": directions},
-                weights=jnp.tile(weights, (len(directions), 1)),
-            ),
-            "gradient": WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True),
-        }
+        requests: dict[str, Request] = {"hessian": _products(HESSIAN_PRODUCT, directions, weights)}
+        if class_directions is not None:
+            requests["classes"] = _products(CLASS_PRODUCT, as_sent(class_directions), weights)
+        requests["gradient"] = WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True)
         if adjoint is not None:
             requests["slope"] = PerNode(SLOPE, {"vector": as_sent(adjoint)})
         reply = federation.exchange(key=key, **requests)
         gradient = as_float64(reply.gradient["gradient"])
+        if class_directions is not None:
+            before = before.learn_classes(
+                place, state.candidate, as_float64(reply.classes["product"])
+            )
         curvature = before.learn(
             place, as_float64(directions), as_float64(reply.hessian["product"])
         )
         solve = curvature.solver(place)
         direction = -solve(gradient)
         if adjoint is None:
+            step = trusted_share(float(-gradient @ direction), place) * direction
             moved = state._replace(
-                curvature=curvature, theta=state.theta + direction, last_step=direction
+                curvature=curvature, theta=state.theta + step, last_step=direction
             )
             return moved, None, reply.cost
         known = np.asarray(reply.slope["slope"], np.float64)
@@ -184,6 +200,7 @@ class NewtonBilevel:
             training_loss=float(reply.gradient["loss"]),
             direction=direction,
             decrement=float(-gradient @ direction),
+            trusted=trusted_share(float(-gradient @ direction), place),
             validation_loss=validation_loss,
             slopes=slopes,
             inner_error=float(slopes @ state.node_weights),
@@ -203,11 +220,11 @@ class NewtonBilevel:
             return state._replace(theta=halfway, curvature=state.curvature.doubt()), None
         trained = Visit(state.theta, state.node_weights, seen.slopes, seen.training_loss, 0.0)
         state = state._replace(trained=trained if polish else trained._replace(loss=float("inf")))
-        if stop := self._converged(seen) if polish else None:
+        if stop := converged(seen, self.tolerance) if polish else None:
             return state._replace(theta=state.theta + seen.direction), stop
         if polish and seen.decrement > max(SETTLED * seen.loss, PROMISING * seen.gap):
             # Not near enough to θ(w) to judge the weights.
-            return state._replace(theta=state.theta + seen.direction), None
+            return state._replace(theta=state.theta + seen.trusted * seen.direction), None
         if self._has_risen(state, seen):
             return self._take_back(state), None
         return self._move(self._accept(state, seen), seen, polish, present, center)
@@ -218,16 +235,6 @@ class NewtonBilevel:
         if not np.array_equal(before.node_weights, state.node_weights):
             return float("inf")
         return before.loss + 1e-6 * abs(before.loss) if np.isfinite(before.loss) else float("inf")
-
-    def _converged(self, seen: Evidence) -> str | None:
-        allowed = self.tolerance * seen.loss
-        solved = abs(seen.inner_error) <= 0.2 * allowed and seen.decrement <= allowed
-        if not solved or seen.sure_gap > allowed:
-            return None
-        return (
-            f"converged: to first order, no weights within the cap lower the validation loss "
-            f"{seen.loss:.4g} by more than {max(seen.sure_gap, 0.0):.2g}"
-        )
 
     def _has_risen(self, state: NewtonState, seen: Evidence) -> bool:
         before = state.accepted
@@ -253,16 +260,17 @@ class NewtonBilevel:
 
     def _accept(self, state: NewtonState, seen: Evidence) -> NewtonState:
         """Learn from the move since the weights accepted last."""
-        before, secants = state.accepted, state.secants
+        before, secants, bent = state.accepted, state.secants, state.bent
         lower = seen.loss <= before.loss - 0.1 * self.tolerance * seen.loss
         move = state.node_weights - before.node_weights
         spread = float(np.abs(seen.slopes - seen.slopes.mean()).max())
         if np.isfinite(before.loss) and np.abs(move).max() > NOTICEABLE:
             change = seen.slopes - before.slopes
             change = change - change.mean()
+            measured = float(move @ change) / float(move @ move)
             if len(secants.moves) == 0:
-                measured = abs(float(move @ change)) / float(move @ move)
-                secants = secants._replace(scale=max(measured, 1e-3 * spread))
+                secants = secants._replace(scale=max(abs(measured), 1e-3 * spread))
+            bent = bent or (self.whole_hessian and measured < -BENT * secants.scale)
             secants = secants.add(move, change, PAIRS)
         elif secants.scale == 0.0:
             secants = secants._replace(scale=max(spread / self.first_move, 1e-12))
@@ -272,6 +280,7 @@ class NewtonBilevel:
         return state._replace(
             accepted=accepted,
             secants=secants,
+            bent=bent,
             flat=0 if lower else state.flat + 1,
             taken_back=False,
         )
@@ -288,7 +297,8 @@ class NewtonBilevel:
         step, secants, radius = state.candidate - state.node_weights, state.secants, state.radius
         share, left = 1.0, None
         if not polish:
-            found = search_line(state.theta, seen, center)
+            longest = longest_share(state.node_weights, step, cap_of(self.cap, present))
+            found = search_line(state.theta, seen, center, longest)
             share, left = found.share, found.slope
             if len(secants.moves) == 0:
                 measured = found.curvature / float(step @ step)
@@ -305,7 +315,7 @@ class NewtonBilevel:
             slopes = slopes + image * (left - slopes @ step) / (step @ image)
         move, promise = self._candidate(slopes, secants, weights, present)
         allowed = self.tolerance * seen.loss
-        if stop := self._flat(state, seen, promise) if polish else None:
+        if stop := no_longer_falls(state, seen, promise, self.tolerance) if polish else None:
             return state._replace(theta=theta), stop
         longest = float(np.abs(move).max())
         move = move * min(1.0, radius / longest) if longest > 0 else move
@@ -315,7 +325,8 @@ class NewtonBilevel:
         done = largest_decrease(slopes[present], weights[present], cap) <= allowed
         # Slopes known so roughly need another h before they can choose a direction.
         unsure = seen.sure_gap > 2 * max(seen.gap, allowed)
-        wait = rough or unsettled or done or unsure or share < SHORT
+        level = not polish and state.flat >= FLAT
+        wait = rough or unsettled or done or unsure or level or share < SHORT
         return state._replace(
             theta=theta,
             node_weights=weights,
@@ -342,22 +353,6 @@ class NewtonBilevel:
         move[present] = found - weights[present]
         return move, float(-(slopes @ move + 0.5 * move @ curvature(move)))
 
-    def _flat(self, state: NewtonState, seen: Evidence, promise: float) -> str | None:
-        """Say why to stop where the validation loss no longer falls, though its slopes are not zero."""
-        allowed = self.tolerance * seen.loss
-        solved = abs(seen.inner_error) <= 0.2 * allowed
-        if state.flat >= FLAT and solved and promise <= 0.1 * allowed:
-            return (
-                f"converged: the last steps have not lowered the validation loss {seen.loss:.4g}, and "
-                f"its curvature promises {max(promise, 0.0):.2g} at most"
-            )
-        if state.flat >= STUCK:
-            return (
-                f"stopped: the validation loss {seen.loss:.4g} no longer falls, though its slopes would "
-                f"allow {seen.gap:.2g}: the slopes are not known exactly enough"
-            )
-        return None
-
     def _info(
         self,
         state: NewtonState,
@@ -366,7 +361,8 @@ class NewtonBilevel:
         seen: Evidence | None = None,
         stop: str | None = None,
     ) -> Info:
-        theta = as_sent(state.theta)
+        best = state.lowest if np.isfinite(state.lowest.loss) else state
+        theta = as_sent(best.theta)
         diagnostics = {"outer_loss": center.loss_and_gradient(theta)[0]}
         if seen is not None:
             diagnostics |= {
@@ -376,4 +372,10 @@ class NewtonBilevel:
                 "inner_error": seen.inner_error,
                 "decrement": seen.decrement,
             }
-        return Info(theta, as_sent(state.node_weights), cost, diagnostics, stop=stop)
+        return Info(theta, as_sent(best.node_weights), cost, diagnostics, stop=stop)
+
+
+def _products(task: Task, directions: Vector, weights: Vector) -> WeightedSum:
+    """Ask for weighted products with several directions."""
+    rows = jnp.tile(weights, (len(directions), 1))
+    return WeightedSum(task, {"vector": directions}, weights=rows)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.center import Center
-from fedkin.methods.bilevel.curvature import Curvature
+from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.numerics.simplex_steps import Secants
 from fedkin.types import Array, Vector
@@ -16,6 +16,13 @@ SIDESTEP = 0.02
 
 BISECTIONS = 12
 """Halvings of the line search."""
+
+FARTHEST = 10.0
+"""How far a line is followed at most, as a multiple of the step that has opened it."""
+
+TRUSTED = 0.5
+"""The longest Newton step of a logistic model, measured by its Hessian, that is taken as a whole. The Hessian
+says little about models farther away."""
 
 
 class Visit(NamedTuple):
@@ -56,6 +63,14 @@ class NewtonState(NamedTuple):
     flat: int
     """How many evaluations in a row have not lowered the validation loss."""
     iteration: int
+    bent: bool
+    """Whether the validation loss has shown that it is not convex in the weights."""
+    lowest: Visit
+    """The lowest minimum so far; its loss is infinite before the first."""
+    starts: np.ndarray
+    """Weights to start from again, as rows."""
+    started: int
+    """The iteration of the last start."""
 
 
 class Evidence(NamedTuple):
@@ -66,6 +81,8 @@ class Evidence(NamedTuple):
     """The Newton step d."""
     decrement: float
     """:math:`g^\\top H^{-1} g`, about twice what the weighted training loss is above its minimum."""
+    trusted: float
+    """The share of the Newton step over which the Hessian is trusted."""
     validation_loss: float
     slopes: np.ndarray
     inner_error: float
@@ -91,22 +108,31 @@ class LineSearch(NamedTuple):
     """How much that derivative changes from one end of the line to the other."""
 
 
-def search_line(theta: np.ndarray, seen: Evidence, center: Center) -> LineSearch:
+def search_line(
+    theta: np.ndarray, seen: Evidence, center: Center, longest: float = 1.0
+) -> LineSearch:
     """Minimize the validation loss along the Newton step, a convex function, by bisection.
 
     At the start a part of the loss is due to the inner problem, which the step solves too.
+
+    Args:
+        theta: The model.
+        seen: Where the line leads, among other things.
+        center: Knows the validation loss.
+        longest: How far the line may be followed, as a multiple of the step.
     """
 
     def slope(share: float) -> float:
         gradient = center.loss_and_gradient(as_sent(theta + share * seen.direction))[1]
         return float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
 
-    first, last = slope(0.0), slope(1.0)
+    first, last = slope(0.0), slope(longest)
+    curvature = (last - first) / longest
     if last <= 0:
-        return LineSearch(1.0, last, last - first)
+        return LineSearch(longest, last, curvature)
     if first >= 0:
-        return LineSearch(SIDESTEP, slope(SIDESTEP), last - first)
-    low, high = 0.0, 1.0
+        return LineSearch(SIDESTEP, slope(SIDESTEP), curvature)
+    low, high = 0.0, longest
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
         if slope(middle) < 0:
@@ -114,7 +140,24 @@ def search_line(theta: np.ndarray, seen: Evidence, center: Center) -> LineSearch
         else:
             high = middle
     share = max(0.5 * (low + high), SIDESTEP)
-    return LineSearch(share, slope(share), last - first)
+    return LineSearch(share, slope(share), curvature)
+
+
+def trusted_share(decrement: float, place: Place) -> float:
+    """Return the share of a Newton step over which the Hessian at its start is trusted.
+
+    The loss of a regression is a quadratic: all of it is.
+    """
+    if place.objective.model.task == "regression":
+        return 1.0
+    return min(1.0, TRUSTED / np.sqrt(max(decrement, 1e-30)))
+
+
+def longest_share(weights: np.ndarray, step: np.ndarray, cap: float) -> float:
+    """Return how far weights may follow a step, as a multiple of it, within the cap and `FARTHEST`."""
+    room = np.where(step > 0, cap - weights, weights)
+    moving = np.abs(step) > 1e-12
+    return float(np.clip((room[moving] / np.abs(step[moving])).min(initial=FARTHEST), 1, FARTHEST))
 
 
 def cap_of(cap: float, present: np.ndarray) -> float:

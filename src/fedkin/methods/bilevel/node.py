@@ -127,6 +127,15 @@ def hessian_product(
     return state, {"product": product, "evaluations": data.points}
 
 
+def class_product(
+    objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
+) -> tuple[NodeState, dict[str, Array]]:
+    """Reply with the product of v and the blocks of ∇²L_k(θ) that belong to one class each."""
+    theta = state["linearization"].theta
+    product = oracles.full_class_product(objective, theta, data, message["vector"])
+    return state, {"product": product, "evaluations": data.points}
+
+
 def gradient(
     objective: Objective, data: NodeData, state: NodeState, key: Key, message: Message
 ) -> tuple[NodeState, dict[str, Array]]:
@@ -136,7 +145,7 @@ def gradient(
     return state, {"gradient": at.gradient, "loss": at.loss, "evaluations": evaluations}
 
 
-def adjoint_solve(
+def decrement(
     objective: Objective,
     data: NodeData,
     state: NodeState,
@@ -146,28 +155,20 @@ def adjoint_solve(
     iterations: int,
     batches: int,
 ) -> tuple[NodeState, dict[str, Array]]:
-    """Solve (∇²L_k(θ) + λI) h = v on a few of the node's mini-batches, by conjugate gradients.
+    """Reply with one number, ∇L_k(θ)ᵀ (∇²L_k(θ) + λI)⁻¹ ∇L_k(θ): how far the node is from its own minimum.
 
-    A direction of negative curvature ends the iterations, as a network far from its minimum has them.
-    Besides h the node replies with the largest curvature met, whether all curvatures were positive
-    (1 or 0), and the relative residual.
+    Conjugate gradients solve the system on a few of the node's mini-batches.
     """
-    theta, damping = state["linearization"].theta, message["damping"]
+    at = state["linearization"]
     indices = draw_batches(key, batches, data.batches)
     solution = damped_conjugate_gradients(
-        lambda vector: oracles.drawn_hessian_product(objective, theta, data, indices, vector),
-        message["vector"],
-        damping,
+        lambda vector: oracles.drawn_hessian_product(objective, at.theta, data, indices, vector),
+        at.gradient,
+        message["damping"],
         iterations,
     )
     evaluations = iterations * jnp.sum(data.batch_points(indices))
-    return state, {
-        "adjoint": solution.solution,
-        "curvature": solution.curvature,
-        "convex": solution.convex.astype(theta.dtype),
-        "residual": solution.residual,
-        "evaluations": evaluations,
-    }
+    return state, {"decrement": at.gradient @ solution.solution, "evaluations": evaluations}
 
 
 def slope(
@@ -202,6 +203,13 @@ HESSIAN_PRODUCT = Task(
     vectors=("vector",),
     vector_replies=("product",),
 )
+CLASS_PRODUCT = Task(
+    "class_product",
+    class_product,
+    slots=(LINEARIZATION,),
+    vectors=("vector",),
+    vector_replies=("product",),
+)
 GRADIENT = Task(
     "gradient",
     gradient,
@@ -209,15 +217,13 @@ GRADIENT = Task(
     vector_replies=("gradient",),
     number_replies=("loss",),
 )
-ADJOINT_SOLVE = Task(
-    "adjoint_solve",
-    adjoint_solve,
+DECREMENT = Task(
+    "decrement",
+    decrement,
     slots=(LINEARIZATION,),
-    vectors=("vector",),
     numbers={"damping": (0.0, MOST_DAMPING)},
     options={"iterations": STEPS, "batches": STEPS},
-    vector_replies=("adjoint",),
-    number_replies=("curvature", "convex", "residual"),
+    number_replies=("decrement",),
 )
 SLOPE = Task("slope", slope, slots=(LINEARIZATION,), vectors=("vector",), number_replies=("slope",))
 CONSTANTS = Task("constants", constants, number_replies=NodeSummary._fields, remote=False)

@@ -1,11 +1,10 @@
 """The single loop for networks: one exchange moves the model, the vector h and the weights together.
 
-Each exchange takes a round of training, a solve for h on the nodes, and the slopes along the last h. Nothing
-is solved to its end; all three follow each other. A product of the whole Hessian per exchange would
-leave h behind: a network's Hessian has a few large eigenvalues, in whose directions the gradient of the
-validation loss is mostly noise of training. So every node solves for h with its own Hessian, on a few
-mini-batches, and the center averages. Among nodes that are alike the average is close to the solution
-with the average Hessian; the weights soon leave only such nodes.
+Each exchange takes a round of training and the slopes along h. The center solves for h by itself, with the
+Hessian of the validation loss in place of the weighted one of the nodes: nodes like the owner have the same
+Hessian up to chance, and the weights soon leave only such nodes. So h costs no communication, belongs to the
+very model that the slopes are taken at, and can be solved for again with more damping where the loss is not
+convex.
 """
 
 import math
@@ -19,26 +18,30 @@ import numpy as np
 from fedkin.federation.base import Federation, PerNode, Reply, Request, WeightedSum
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info
-from fedkin.methods.bilevel.node import ADJOINT_SOLVE, SLOPE
+from fedkin.methods.bilevel.node import DECREMENT, SLOPE
 from fedkin.methods.bilevel.weight_search import WeightSearch, shifted_weight
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.numerics.linear_solve import DampedSolution
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.types import Array, Key, Vector
 
 CURVATURE_STEP = 1.5
 """The step size times the largest curvature: above 2 the steepest direction would diverge."""
-FIRST_STEP = 0.25
+FIRST_STEP = 0.5
 """The same for the first round: curvature mostly grows within it."""
 DAMPING_SHARE = 0.06
 """The damping is at least this part of the largest curvature."""
 SOLVER_ITERATIONS = 8
-"""Iterations of a node's solve for h."""
-SOLVER_BATCHES = 10
-"""Mini-batches that a node takes for them."""
-SOLVING_NODES = 15
-"""At most this many nodes solve for h in an exchange, drawn by their weights: enough for an average."""
+"""Iterations of the solve for h."""
+MOST_SOLVES = 10
+"""How often the damping is raised for it; from 0.06 of the curvature to all of it takes five."""
+DECREMENT_ITERATIONS = 5
+"""Iterations of a node's own solve."""
+DECREMENT_BATCHES = 5
+"""Mini-batches that a node takes for it."""
 TURNS = 4
-"""Nodes without weight are asked for their slope in every fourth exchange, a fourth of them at a time."""
+"""Nodes without weight are asked for their slope in every fourth exchange; so are all nodes while the weights
+rest."""
 IMPROVEMENT = 2e-3
 """A validation loss lower by this part is a new minimum."""
 TOO_HIGH = 1.3
@@ -67,12 +70,8 @@ class SingleLoopState(NamedTuple):
 
     search: WeightSearch
     theta: Vector
-    adjoint: Vector
-    """The vector h of the last exchange."""
-    adjoint_known: bool
-    """Whether it belongs to this model."""
     curvatures: Array
-    """The largest curvatures of the weighted nodes in the last exchanges; NaN before the first look."""
+    """The largest curvatures of the validation loss in the last exchanges; NaN before the first."""
     curvature: float
     """The largest median of them since the weights have stopped shifting; a single outlier does not count."""
     learning_rate: float
@@ -130,8 +129,6 @@ class SingleLoop:
         return SingleLoopState(
             search=WeightSearch.begin(node_weights),
             theta=theta,
-            adjoint=jnp.zeros_like(theta),
-            adjoint_known=False,
             curvatures=jnp.full(5, jnp.nan),
             curvature=0.0,
             learning_rate=0.0,
@@ -155,7 +152,7 @@ class SingleLoop:
         self, state: SingleLoopState, key: Key, federation: Federation, center: Center
     ) -> tuple[SingleLoopState, Info]:
         """Do one exchange."""
-        state = state._replace(search=state.search.among(federation.present, self.cap))
+        state = self._among(state, federation.present)
         loss, target = center.loss_and_gradient(state.theta)
         highest = DIVERGED * state.first_loss
         if state.rivals_age >= 0 or _settled(state):
@@ -166,13 +163,27 @@ class SingleLoop:
             loss, target = center.loss_and_gradient(state.theta)
         improving = loss < (1 - IMPROVEMENT) * state.best_loss
         state = _remember(state, loss, improving=improving)
-        if state.exchanges == 0:
-            return self._look(state, loss, target, key, federation)
+        state, adjoint = self._solve(state, target, center)
+        reply = self._exchange(state, adjoint, key, federation)
+        following = state
+        if _wants_slopes(state):
+            # What the loss could lose in all directions together is the unit of slopes and errors.
+            unit = max(float(target @ adjoint), TINY)
+            slopes = reply.slope["slope"] / unit
+            errors = _standard_errors(reply.decrement["decrement"], loss, center) / unit
+            following = self._move(state, slopes, errors, federation, improving=improving)
         weights = state.search.node_weights
-        reply = self._exchange(state, target, key, federation)
-        trained, rivals = self._trained(state, reply)
-        following = self._follow(state, reply, improving=improving, present=federation.present)
-        following = following._replace(theta=trained, rivals=rivals)
+        trained, rivals = state.theta, state.rivals
+        if np.asarray(weights)[federation.present].any():  # else all that were to train have left
+            trained, rivals = self._trained(state, reply)
+        shift = shifted_weight(weights, following.search.node_weights)
+        following = following._replace(
+            theta=trained,
+            rivals=rivals,
+            trained_with=weights,
+            exchanges=state.exchanges + 1,
+            shifts=jnp.roll(state.shifts, 1).at[0].set(shift),
+        )
         following = self._compare(following, key, federation, center)
         info = Info(
             following.theta,
@@ -184,47 +195,55 @@ class SingleLoop:
         )
         return following, info
 
-    def _look(
+    def _among(self, state: SingleLoopState, present: np.ndarray) -> SingleLoopState:
+        """Suit the nodes that take part now; where the weights change much, begin with short steps."""
+        search = state.search.among(present, self.cap)
+        if shifted_weight(state.search.node_weights, search.node_weights) <= SHIFTING:
+            return state._replace(search=search)
+        rate = state.learning_rate * FIRST_STEP / (2 * CURVATURE_STEP)
+        return state._replace(search=search, learning_rate=rate, best_weights=search.node_weights)
+
+    def _solve(
+        self, state: SingleLoopState, target: Vector, center: Center
+    ) -> tuple[SingleLoopState, Vector]:
+        """Solve for h, and choose damping and step size by the curvature met."""
+        solution, damping = _damped_solve(state, target, center)
+        met = float(solution.curvature)
+        moving = float(state.shifts[0]) > SHIFTING and not state.search.arrived
+        curvatures = jnp.full_like(state.curvatures, jnp.nan) if moving else state.curvatures
+        curvatures = curvatures.at[state.exchanges % len(curvatures)].set(met)
+        median = float(np.nanmedian(np.asarray(curvatures)))
+        curvature = median if moving else max(state.curvature, median)
+        rate = FIRST_STEP / max(curvature, TINY)
+        if state.exchanges > 0:
+            rate = min(2 * state.learning_rate, CURVATURE_STEP / max(curvature, TINY))
+        state = state._replace(
+            curvatures=curvatures,
+            curvature=curvature,
+            learning_rate=self.learning_rate or rate,
+            damping=damping,
+        )
+        return state, solution.solution
+
+    def _move(
         self,
         state: SingleLoopState,
-        loss: float,
-        target: Vector,
-        key: Key,
+        slopes: Array,
+        errors: Array,
         federation: Federation,
-    ) -> tuple[SingleLoopState, Info]:
-        """Ask for the curvature at the initial model, which the first step size depends on, and for h."""
-        request = self._adjoint_request(state, target, key, federation)
-        reply = federation.exchange(adjoint=request, key=key)
-        curvature = float(reply.adjoint["curvature"])
-        rate = self.learning_rate or FIRST_STEP / max(curvature, TINY)
-        following = state._replace(
-            adjoint=reply.adjoint["adjoint"],
-            adjoint_known=True,
-            curvatures=state.curvatures.at[0].set(curvature),
-            curvature=curvature,
-            learning_rate=rate,
-            damping=DAMPING_SHARE * curvature,
-            exchanges=1,
-            first_loss=loss,
+        *,
+        improving: bool,
+    ) -> SingleLoopState:
+        search = state.search.move(
+            slopes, errors, cap=self.cap, present=federation.present, improving=improving
         )
-        return following, Info(
-            state.theta, state.search.node_weights, reply.cost, {"outer_loss": loss}
-        )
-
-    def _adjoint_request(
-        self, state: SingleLoopState, target: Vector, key: Key, federation: Federation
-    ) -> WeightedSum:
-        return WeightedSum(
-            ADJOINT_SOLVE,
-            {"vector": target, "theta": state.theta, "damping": state.damping},
-            weights=_solving_weights(state.search.node_weights, key),
-            begin=True,
-            iterations=SOLVER_ITERATIONS,
-            batches=min(SOLVER_BATCHES, federation.batches),
-        )
+        arriving = search.arrived and not state.search.arrived
+        # Weights from before their arrival are no longer a place to return to.
+        best_weights = search.node_weights if arriving else state.best_weights
+        return state._replace(search=search, best_weights=best_weights)
 
     def _exchange(
-        self, state: SingleLoopState, target: Vector, key: Key, federation: Federation
+        self, state: SingleLoopState, adjoint: Vector, key: Key, federation: Federation
     ) -> Reply:
         weights = state.search.node_weights
         models = [state.theta, *state.rivals[np.asarray(state.alive)]]
@@ -242,16 +261,19 @@ class SingleLoop:
             steps=self.period,
             reply="point",
         )
-        requests: dict[str, Request] = {
-            "train": train,
-            "adjoint": self._adjoint_request(state, target, key, federation),
-        }
-        if state.adjoint_known:
+        requests: dict[str, Request] = {"train": train}
+        if _wants_slopes(state):
+            asked = _asked_for_slopes(state, federation)
             requests["slope"] = PerNode(
-                SLOPE,
-                {"vector": state.adjoint, "theta": state.theta},
+                SLOPE, {"vector": adjoint, "theta": state.theta}, begin=True, nodes=asked
+            )
+            requests["decrement"] = PerNode(
+                DECREMENT,
+                {"theta": state.theta, "damping": state.damping},
                 begin=True,
-                nodes=_asked_for_slopes(state, federation),
+                nodes=asked,
+                iterations=DECREMENT_ITERATIONS,
+                batches=min(DECREMENT_BATCHES, federation.batches),
             )
         return federation.exchange(key=key, **requests)
 
@@ -259,37 +281,6 @@ class SingleLoop:
         points = jnp.atleast_2d(reply.train["point"])
         places = np.flatnonzero(np.asarray(state.alive))
         return points[0], state.rivals.at[places].set(points[1:])
-
-    def _follow(
-        self, state: SingleLoopState, reply: Reply, *, improving: bool, present: np.ndarray
-    ) -> SingleLoopState:
-        """Move h, the weights, the damping and the step size."""
-        search = state.search
-        if state.adjoint_known:
-            slopes = reply.slope["slope"]
-            search = search.move(slopes, cap=self.cap, present=present, improving=improving)
-        shift = shifted_weight(state.search.node_weights, search.node_weights)
-        place = state.exchanges % len(state.curvatures)
-        moving = shift > SHIFTING
-        curvatures = jnp.full_like(state.curvatures, jnp.nan) if moving else state.curvatures
-        curvatures = curvatures.at[place].set(reply.adjoint["curvature"])
-        median = float(np.nanmedian(np.asarray(curvatures)))
-        curvature = median if moving else max(state.curvature, median)
-        rate = min(2 * state.learning_rate, CURVATURE_STEP / max(curvature, TINY))
-        is_convex = float(reply.adjoint["convex"]) > 0.5
-        damping = state.damping / 1.3 if is_convex else 2 * state.damping
-        return state._replace(
-            search=search,
-            adjoint=reply.adjoint["adjoint"],
-            adjoint_known=True,
-            curvatures=curvatures,
-            curvature=curvature,
-            learning_rate=self.learning_rate or rate,
-            damping=min(max(damping, DAMPING_SHARE * curvature), curvature),
-            trained_with=state.search.node_weights,
-            exchanges=state.exchanges + 1,
-            shifts=jnp.roll(state.shifts, 1).at[0].set(shift),
-        )
 
     def _compare(
         self, state: SingleLoopState, key: Key, federation: Federation, center: Center
@@ -318,7 +309,7 @@ class SingleLoop:
             rivals = state.rivals.at[places[best]].set(state.theta)
             theta, losses[best] = state.rivals[places[best]], own
             search = state.search.restarted(state.search.node_weights)
-            state = state._replace(theta=theta, rivals=rivals, search=search, adjoint_known=False)
+            state = state._replace(theta=theta, rivals=rivals, search=search)
         worst = places[int(np.argmax(losses))]
         return state._replace(alive=state.alive.at[worst].set(False))
 
@@ -329,9 +320,8 @@ class SingleLoop:
             "outer_loss": loss,
             "training_loss": float(jnp.atleast_1d(reply.train["loss"])[0]),
             "learning_rate": _rate(state),
-            "curvature": float(reply.adjoint["curvature"]),
+            "curvature": state.curvature,
             "damping": state.damping,
-            "adjoint_residual": float(reply.adjoint["residual"]),
             "largest_move": state.search.radius,
             "models": 1.0 + float(jnp.sum(state.alive)),
             "taken_back": float(taken_back),
@@ -342,22 +332,46 @@ def _rate(state: SingleLoopState) -> float:
     return state.caution * state.learning_rate / 2**state.halvings
 
 
-def _solving_weights(node_weights: Array, key: Key) -> Array:
-    """Draw the nodes that solve for h, without replacement, by their weights; they count alike."""
-    weights = np.asarray(node_weights)
-    if np.count_nonzero(weights) <= SOLVING_NODES:
-        return node_weights
-    noise = np.asarray(jax.random.gumbel(jax.random.fold_in(key, len(weights)), weights.shape))
-    with np.errstate(divide="ignore"):
-        drawn = np.argsort(-(np.log(weights) + noise))[:SOLVING_NODES]
-    return jnp.zeros_like(node_weights).at[drawn].set(1 / SOLVING_NODES)
+def _damped_solve(
+    state: SingleLoopState, target: Vector, center: Center
+) -> tuple[DampedSolution, float]:
+    """Solve for h with as little damping as makes the Hessian positive definite; return both."""
+    damping, solves = state.damping / 1.3, 0
+    while True:
+        solution = center.solve(state.theta, target, damping=damping, iterations=SOLVER_ITERATIONS)
+        solves += 1
+        met = float(solution.curvature)
+        least = DAMPING_SHARE * max(met, state.curvature)
+        enough = damping >= least and (bool(solution.convex) or damping >= met)
+        if enough or solves == MOST_SOLVES:
+            return solution, damping
+        damping = max(2 * damping, least)
+
+
+def _standard_errors(decrements: Array, loss: float, center: Center) -> Array:
+    r"""Return the standard errors of the slopes :math:`-\nabla L_k^\top H^{-1} \nabla L_0`.
+
+    The gradient of the validation loss is a mean over points. Near a model that fits, the gradient of one
+    point has the covariance H (for squared errors: times their variance), so the slope's variance is
+    :math:`\nabla L_k^\top H^{-1} \nabla L_k / n_0`.
+    """
+    noise = 2 * loss if center.objective.model.task == "regression" else 1.0
+    return jnp.sqrt(jnp.maximum(decrements, 0.0) * noise / center.points)
+
+
+def _wants_slopes(state: SingleLoopState) -> bool:
+    """Whether this exchange asks for slopes: only now and then while the weights rest."""
+    at_rest = state.search.arrived and float(state.shifts[0]) == 0
+    return not at_rest or state.exchanges % TURNS == 0
 
 
 def _asked_for_slopes(state: SingleLoopState, federation: Federation) -> np.ndarray:
-    """Choose the nodes that have a weight, and a part of the others in turn."""
+    """Choose the nodes that have a weight, and the others: all in every fourth exchange, or in turn."""
     counted = np.asarray(state.search.node_weights) != 0
     turn = (np.arange(len(counted)) + state.exchanges) % TURNS == 0
-    return np.ones_like(counted) if federation.ask_all else counted | turn
+    if federation.ask_all or (state.search.arrived and state.exchanges % TURNS == 0):
+        return np.ones_like(counted)
+    return counted if state.search.arrived else counted | turn
 
 
 def _settled(state: SingleLoopState) -> bool:
@@ -375,9 +389,7 @@ def _take_back(state: SingleLoopState) -> SingleLoopState:
         search, caution = state.search.restarted(state.best_weights, 0.3), state.caution
     else:
         search, caution = state.search.restarted(state.search.node_weights), state.caution / 2
-    return state._replace(
-        theta=state.best_theta, search=search, adjoint_known=False, caution=caution
-    )
+    return state._replace(theta=state.best_theta, search=search, caution=caution)
 
 
 def _remember(state: SingleLoopState, loss: float, *, improving: bool) -> SingleLoopState:
@@ -387,6 +399,8 @@ def _remember(state: SingleLoopState, loss: float, *, improving: bool) -> Single
             since_best=0 if patience_over else state.since_best + 1,
             halvings=state.halvings + patience_over,
         )
+    if state.exchanges == 0:
+        state = state._replace(first_loss=loss)
     return state._replace(
         best_loss=loss, best_theta=state.theta, best_weights=state.trained_with, since_best=0
     )

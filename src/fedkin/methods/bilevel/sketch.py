@@ -1,8 +1,10 @@
 r"""An approximation of the weighted Hessian of a large linear model, from a few products per exchange.
 
-The Hessian of the owner's validation loss is free at the center. With a damping that adapts it is the first
-approximation. On top of it come blocks of directions V with their exact products HV (block BFGS): the newest
-block is exact on its span, and what older ones say is kept elsewhere.
+The first approximation is the Hessian class by class (`class_blocks`), which nodes are asked for now and
+then. Where even that is too large, or there are no classes, it is the Hessian of the owner's validation loss,
+which is free at the center, with a damping that grows after steps that were too long. On top come blocks of
+directions V with their exact products HV (block BFGS): the newest block is exact on its span, and what older
+ones say is kept elsewhere.
 """
 
 from typing import NamedTuple
@@ -11,7 +13,9 @@ import jax
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from fedkin.methods.bilevel.class_blocks import ClassBlocks, class_directions, has_class_blocks
 from fedkin.methods.bilevel.curvature import Place, Solve
+from fedkin.models.linear import Logistic
 from fedkin.types import Key
 
 DIRECTIONS = 8
@@ -23,8 +27,8 @@ RANDOM_DIRECTIONS = 2
 BLOCKS = 12
 """How many exchanges are remembered."""
 
-FIRST_DAMPING, LEAST_DAMPING = 0.03, 0.003
-"""The damping at first and at least, as a share of the largest curvature of the validation loss."""
+FIRST_DAMPING = 0.03
+"""The damping at first, as a share of the largest curvature of the validation loss."""
 
 FLOOR = 1e-7
 """Directions of a block whose curvature is below this share of the largest are left out."""
@@ -33,6 +37,8 @@ FLOOR = 1e-7
 class Sketch(NamedTuple):
     """What is known of the Hessian, oldest block first."""
 
+    classes: ClassBlocks
+    """The first approximation, where the model has it."""
     directions: np.ndarray
     """The vectors of each block: (blocks, vectors, d)."""
     products: np.ndarray
@@ -44,10 +50,13 @@ class Sketch(NamedTuple):
     def unknown(cls, size: int) -> "Sketch":
         """Return what is known before the first exchange."""
         nothing = np.zeros((0, DIRECTIONS, size))
-        return cls(nothing, nothing, FIRST_DAMPING)
+        return cls(ClassBlocks.unknown(), nothing, nothing, FIRST_DAMPING)
 
     def base(self, place: Place) -> Solve:
-        """Return the inverse of the validation loss's Hessian with damping, as a function."""
+        """Return the inverse of the first approximation, as a function."""
+        if has_class_blocks(place.objective):
+            known = len(self.classes.blocks) > 0
+            return self.classes.solver(place) if known else lambda vector: vector
         hessian = place.hessian
         largest = np.abs(hessian).sum(axis=1).max()  # at least the largest eigenvalue
         factor = cho_factor(hessian + self.damping * largest * np.eye(len(hessian)))
@@ -73,8 +82,8 @@ class Sketch(NamedTuple):
         size = self.directions.shape[2]
         rows = [vector / max(float(np.linalg.norm(vector)), 1e-30) for vector in known]
         if len(self.directions) > 0:
-            # A power iteration finds the directions that the base underestimates most.
-            images = np.stack([base(image) for image in self.products[-1]])
+            # A power iteration finds the directions that the base is most wrong about.
+            images = np.stack([base(image) for image in self.products[-1]]) - self.directions[-1]
             if rows:
                 frame = np.linalg.qr(np.stack(rows).T)[0]
                 images = images - (images @ frame) @ frame.T
@@ -84,6 +93,24 @@ class Sketch(NamedTuple):
             drawn = base(rng.normal(size=size))
             rows.append(drawn / np.linalg.norm(drawn))
         return np.stack(rows)
+
+    def class_questions(self, place: Place, weights: np.ndarray) -> np.ndarray | None:
+        """Return the directions in which the blocks of single classes should be measured now, if any."""
+        if not has_class_blocks(place.objective):
+            return None
+        stale = self.classes.are_stale(np.asarray(place.theta, np.float64), weights)
+        return class_directions(place.objective) if stale else None
+
+    def learn_classes(self, place: Place, weights: np.ndarray, products: np.ndarray) -> "Sketch":
+        """Begin again with new blocks of single classes: what older products say is out of date too."""
+        model = place.objective.model
+        assert isinstance(model, Logistic)
+        theta = np.asarray(place.theta, np.float64)
+        return self._replace(
+            classes=ClassBlocks.measured(products, model.classes, theta, weights),
+            directions=self.directions[:0],
+            products=self.products[:0],
+        )
 
     def learn(self, place: Place, directions: np.ndarray, products: np.ndarray) -> "Sketch":
         """Add a block."""
@@ -97,10 +124,6 @@ class Sketch(NamedTuple):
         return self.products[-1, 0] * (
             np.linalg.norm(vector) / np.linalg.norm(self.directions[-1, 0])
         )
-
-    def trust(self) -> "Sketch":
-        """Lower the damping after a step that went well."""
-        return self._replace(damping=max(self.damping / 2, LEAST_DAMPING))
 
     def doubt(self) -> "Sketch":
         """Raise the damping after a step that was too long."""

@@ -1,0 +1,88 @@
+r"""An approximation of the weighted Hessian of a multinomial model, class by class.
+
+With :math:`S_i = \operatorname{diag}(p_i) - p_i p_i^\top` the Hessian is
+:math:`\frac1n \sum_i x_i x_i^\top \otimes S_i` plus the penalty. Its blocks of one class each,
+:math:`B_c = \frac1n \sum_i p_{ic} (1 - p_{ic})\, x_i x_i^\top`, are as many numbers as one product for every
+feature. Applied to scores that sum to zero over the classes, C / (C − 1) times the blocks are near the
+Hessian: exactly equal to it for two classes, and wherever all classes are equally likely.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedkin.methods.bilevel.curvature import MOST_DIRECTIONS, Place, Solve
+from fedkin.models.linear import Logistic
+from fedkin.models.objective import Objective
+
+STALE = 0.6
+"""Blocks are asked for again when weights and scores together have changed by this much."""
+
+
+class ClassBlocks(NamedTuple):
+    """The blocks, and where they were measured. Empty before the first exchange."""
+
+    blocks: np.ndarray
+    """(classes, features, features), where the constant counts as a feature."""
+    theta: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def unknown(cls) -> "ClassBlocks":
+        """Return what is known before the first exchange."""
+        return cls(np.zeros((0, 0, 0)), np.zeros(0), np.zeros(0))
+
+    def are_stale(self, theta: np.ndarray, weights: np.ndarray) -> bool:
+        """Tell whether the model or the weights have moved so far that the blocks should be renewed."""
+        if len(self.blocks) == 0:
+            return True
+        classes, features, _ = self.blocks.shape
+        change = (theta - self.theta).reshape(features, classes).T
+        squares = np.einsum("cf,cfg,cg->", change, self.blocks, change)
+        return bool(np.abs(weights - self.weights).sum() / 2 + np.sqrt(squares) > STALE)
+
+    @classmethod
+    def measured(
+        cls, products: np.ndarray, classes: int, theta: np.ndarray, weights: np.ndarray
+    ) -> "ClassBlocks":
+        """Return the blocks that have these products with `class_directions`."""
+        blocks = products.reshape(len(products), -1, classes).transpose(2, 0, 1)
+        return cls((blocks + blocks.transpose(0, 2, 1)) / 2, theta, weights)
+
+    def solver(self, place: Place) -> Solve:
+        """Return the inverse of the approximation, as a function of a vector."""
+        classes, features, _ = self.blocks.shape
+        penalty = place.penalty
+        scaled = classes / (classes - 1) * self.blocks + penalty * np.eye(features)
+        inverses = np.linalg.inv(scaled)
+        together = np.linalg.inv(inverses.sum(axis=0))
+
+        def solve(vector: np.ndarray) -> np.ndarray:
+            rows = vector.reshape(features, classes).T
+            common = rows.mean(axis=0)
+            alone = np.einsum("cfg,cg->cf", inverses, rows - common)
+            # The multiplier that makes the solution sum to zero over the classes.
+            multiplier = together @ alone.sum(axis=0)
+            solution = alone - np.einsum("cfg,g->cf", inverses, multiplier)
+            return (solution + common / penalty).T.ravel()
+
+        return solve
+
+
+def has_class_blocks(objective: Objective) -> bool:
+    """Tell whether the blocks of a model are small enough to be sent."""
+    model = objective.model
+    if not isinstance(model, Logistic) or model.l2 <= 0:
+        return False
+    return objective.size // model.classes <= MOST_DIRECTIONS
+
+
+def class_directions(objective: Objective) -> np.ndarray:
+    """Return a direction for every feature, with the same score for all classes, as rows.
+
+    >>> class_directions(Objective.create(Logistic(classes=3), np.zeros((10, 4)))).shape
+    (5, 15)
+    """
+    model = objective.model
+    assert isinstance(model, Logistic)
+    return np.kron(np.eye(objective.size // model.classes), np.ones(model.classes))
