@@ -354,8 +354,7 @@ def test_steps_that_are_far_too_long_are_taken_back(restarts):
     """About a hundred times the step size that the loop chooses."""
     history = train(Bilevel(learning_rate=300.0, restarts=restarts), 40).history
     warnings = [warning for row in history for warning in row.warnings]
-    assert warnings
-    assert all("it continues from there with the step size" in warning for warning in warnings)
+    assert sum("it continues from there with the step size" in each for each in warnings) >= 5
     assert history[-1].diagnostics["learning_rate"] < 100
     last = [row.validation.loss for row in history[-5:]]
     assert np.isfinite(last).all()
