@@ -1,6 +1,6 @@
 """What nodes remember in one slot, for every model that they work for."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -70,27 +70,64 @@ class SlotContents:
             for row in reversed(range(len(share))):  # of repeated items the first counts
                 self._places[int(share[row, 0]), int(share[row, 1])] = (self._next, row)
             self._next += 1
+        self._drop_unused()
+
+    def copy(self, models: Mapping[int, int]) -> None:
+        """Let further models hold what some models hold: `models` has the new number of each."""
+        found = [
+            ((models[item[0]], item[1]), place)
+            for item, place in self._places.items()
+            if item[0] in models
+        ]
+        self._places.update(found)
+
+    def forget(self, models: Collection[int]) -> None:
+        """Empty the content of all items of some models."""
+        self._places = {
+            item: place for item, place in self._places.items() if item[0] not in models
+        }
+        self._drop_unused()
+
+    def _drop_unused(self) -> None:
         used = {chunk for chunk, _ in self._places.values()}
         for chunk in set(self._chunks) - used:
             del self._chunks[chunk]
 
-    def export_arrays(self) -> dict[str, np.ndarray]:
-        """Return the items and the leaves of their content."""
-        items = sorted(self._places)
+    def export_arrays(self, models: Mapping[int, int] | None = None) -> dict[str, np.ndarray]:
+        """Return the items and the leaves of their content.
+
+        Args:
+            models: The number that each model has in the arrays; None for all models with their own.
+        """
+        renamed = {
+            ((item[0] if models is None else models[item[0]]), item[1]): place
+            for item, place in self._places.items()
+            if models is None or item[0] in models
+        }
+        items = sorted(renamed)
         rows = [
             [np.asarray(leaf)[row] for leaf in jax.tree.leaves(self._chunks[chunk][1])]
-            for chunk, row in (self._places[item] for item in items)
+            for chunk, row in (renamed[item] for item in items)
         ]
         leaves = {
             str(place): np.stack(column) for place, column in enumerate(zip(*rows, strict=True))
         }
         return {"items": np.array(items, np.int32).reshape(-1, 2), **leaves}
 
-    def import_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Continue with what `export_arrays` returned."""
+    def import_arrays(
+        self, arrays: Mapping[str, np.ndarray], models: Mapping[int, int] | None = None
+    ) -> None:
+        """Continue with what `export_arrays` returned.
+
+        Args:
+            arrays: The arrays.
+            models: The number that each model of the arrays gets here; None if it is the same.
+        """
         template, structure = jax.tree.flatten(self._empty)
         leaves = [jnp.asarray(arrays[str(place)]) for place in range(len(template))]
-        items = np.asarray(arrays["items"], np.int32)
+        items = np.array(arrays["items"], np.int32)
+        if models is not None:
+            items[:, 0] = [models[model] for model in items[:, 0].tolist()]
         for leaf, empty in zip(leaves, template, strict=True):
             if leaf.shape != (len(items), *jnp.shape(empty)):
                 raise ValueError(

@@ -8,7 +8,7 @@ shares do not depend on the number of cores, so the numbers do not either, to th
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -64,7 +64,7 @@ class LocalWork:
         nodes = data.batches.size
         self._share_sizes = share_sizes(nodes, _nodes_at_once(data))
         self._contents: dict[str, SlotContents] = {}
-        threads = threads or _cores()
+        threads = threads or cores()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
 
     def compute(
@@ -141,21 +141,49 @@ class LocalWork:
             evaluations[chosen] += self._join([count for _, count in begun], len(chosen))
         return evaluations
 
-    def export_arrays(self) -> dict[str, np.ndarray]:
-        """Return the content of all slots of all items as named arrays."""
+    def copy_models(self, models: Mapping[int, int]) -> None:
+        """Let further models begin with what nodes remember for some models: `models` has their numbers."""
+        for contents in self._contents.values():
+            contents.copy(models)
+
+    def forget_models(self, models: Collection[int]) -> None:
+        """Forget what nodes remember for some models."""
+        for contents in self._contents.values():
+            contents.forget(models)
+
+    def export_arrays(self, models: Mapping[int, int] | None = None) -> dict[str, np.ndarray]:
+        """Return the content of all slots as named arrays.
+
+        Args:
+            models: The number that each model has in the arrays; None for all models with their own.
+        """
         return {
             f"slot/{name}/{part}": array
             for name, contents in self._contents.items()
-            for part, array in contents.export_arrays().items()
+            for part, array in contents.export_arrays(models).items()
         }
 
-    def import_arrays(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
-        """Replace the content of all slots by what `export_arrays` returned.
+    def import_arrays(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        slots: Mapping[str, Slot],
+        models: Mapping[int, int] | None = None,
+    ) -> None:
+        """Replace the content of slots by what `export_arrays` returned.
+
+        Args:
+            arrays: The arrays.
+            slots: All slots that may occur, by name.
+            models: The number that each model of the arrays gets here; others keep what they have. None if
+                the numbers are the same and there are no others.
 
         Raises:
             KeyError: If a slot is not among those given, or an array is missing.
         """
-        self._contents.clear()
+        if models is None:
+            self._contents.clear()
+        else:
+            self.forget_models(set(models.values()))
         names = {name.split("/")[1] for name in arrays if name.startswith("slot/")}
         for name in sorted(names):
             prefix = f"slot/{name}/"
@@ -164,7 +192,7 @@ class LocalWork:
                 for key, array in arrays.items()
                 if key.startswith(prefix)
             }
-            self._slot(slots[name]).import_arrays(own)
+            self._slot(slots[name]).import_arrays(own, models)
 
     def _slot(self, slot: Slot) -> "SlotContents":
         if slot.name not in self._contents:
@@ -241,7 +269,7 @@ def share_sizes(nodes: int, at_once: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _cores() -> int:
+def cores() -> int:
     """Count the cores this process may use; other devices than CPUs need no division of work."""
     if jax.default_backend() != "cpu":
         return 1
