@@ -1,4 +1,4 @@
-"""Several owners at one engine: everybody gets what it would have got alone, and what is alike is done once."""
+"""Several owners at one engine: each gets what it would have got alone; what is alike is done once."""
 
 import threading
 
@@ -65,10 +65,10 @@ def rounds(view, weights, key, count, rate=0.1, others_from=None):
 
 
 JOBS = [
-    dict(weights=[0.5, 0.5, 0.0], key=1, count=4),
-    dict(weights=[0.2, 0.3, 0.5], key=2, count=2, rate=0.3),
-    dict(weights=[0.0, 0.0, 1.0], key=1, count=5, others_from=2),
-    dict(weights=[0.5, 0.5, 0.0], key=1, count=4, others_from=3),
+    {"weights": [0.5, 0.5, 0.0], "key": 1, "count": 4},
+    {"weights": [0.2, 0.3, 0.5], "key": 2, "count": 2, "rate": 0.3},
+    {"weights": [0.0, 0.0, 1.0], "key": 1, "count": 5, "others_from": 2},
+    {"weights": [0.5, 0.5, 0.0], "key": 1, "count": 4, "others_from": 3},
 ]
 
 
@@ -118,14 +118,14 @@ def test_what_owners_ask_for_alike_is_computed_once_until_they_differ(alone):
 def test_an_owner_may_ask_some_nodes_in_its_own_order():
     """Its nodes have the numbers of its own federation, which decide mini-batches and draws."""
     engine = federation([0, 1, 2, 4], numbers=[0, 1, 2, 2])
-    job = dict(weights=[0.2, 0.3, 0.5], key=5, count=3)
+    job = {"weights": [0.2, 0.3, 0.5], "key": 5, "count": 3}
     outcomes, _ = share([job, job], engine, nodes=[[0, 1, 2], [0, 1, 3]])
     assert_same(outcomes[0], rounds(federation([0, 1, 2]), **job))
     assert_same(outcomes[1], rounds(federation([0, 1, 4]), **job))
 
 
 def test_a_wrong_request_ends_only_its_own_owner(alone):
-    wrong = dict(weights=[0.0, 0.0, 0.0], key=1, count=3)
+    wrong = {"weights": [0.0, 0.0, 0.0], "key": 1, "count": 3}
     outcomes, _ = share([JOBS[0], wrong, JOBS[1]])
     assert isinstance(outcomes[1], InputError)
     assert "all weights are zero" in str(outcomes[1])

@@ -27,11 +27,11 @@ def partitions(count):
 @given(st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
 def test_few_partitions_are_better_than_the_one_found(seed):
-    """No guarantee exists, but on five nodes the search should come close to the best of all 52."""
+    """There is no guarantee, but on five nodes the search should come close to the best of all 52."""
     weights = np.random.default_rng(seed).dirichlet(np.full(5, 0.5), size=5)
     found = modularity(weights, numbered(find_groups(weights), 5))
     best = max(modularity(weights, each) for each in partitions(5))
-    assert found >= 0.8 * best - 1e-12
+    assert found >= 0.85 * best - 1e-12
 
 
 @given(st.integers(0, 10_000), st.integers(2, 5), st.integers(2, 6))

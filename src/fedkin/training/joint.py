@@ -196,10 +196,29 @@ class JointProblem:
             center = problem.center.with_alone(meeting.view(self.alone, [place]))
             view = meeting.view(self.federation, self.nodes[name])
             jobs.append(partial(job, name, replace(problem, federation=view, center=center)))
-        outcomes = meeting.run(jobs)
-        return JointRun(
-            dict(zip(self.problems, outcomes, strict=True)), meeting.cost(self.federation)
-        )
+        before = [path.exists() for path in (checkpoints or {}).values()]
+        runs = dict(zip(self.problems, meeting.run(jobs), strict=True))
+        cost = meeting.cost(self.federation)
+        return JointRun(runs, _cost_so_far(runs, cost) if any(before) else cost)
+
+
+def _cost_so_far(runs: Mapping[str, TrainedRun | FedkinError], since: Cost) -> Cost:
+    """Return what runs have cost that were continued from checkpoints.
+
+    All running owners take part in every exchange, so the slowest has as many as there were. What was asked
+    for alike since they were continued tells how much of the rest counts once.
+    """
+    costs = [run.state.cost for run in runs.values() if isinstance(run, TrainedRun)]
+    total = sum(costs, Cost())
+    most = max((cost.synchronizations for cost in costs), default=0)
+    alike = len(costs) if len({cost for cost in costs}) == 1 and since.bytes_up else 1
+    return Cost(
+        most,
+        total.bytes_up // alike,
+        total.bytes_down // alike,
+        tuple(points // alike for points in total.node_points),
+        total.nodes_asked // alike,
+    )
 
 
 def _places(asked: Sequence[str] | None, names: tuple[str, ...]) -> list[int] | None:
