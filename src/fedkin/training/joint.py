@@ -211,7 +211,7 @@ def _cost_so_far(runs: Mapping[str, TrainedRun | FedkinError], since: Cost) -> C
     costs = [run.state.cost for run in runs.values() if isinstance(run, TrainedRun)]
     total = sum(costs, Cost())
     most = max((cost.synchronizations for cost in costs), default=0)
-    alike = len(costs) if len({cost for cost in costs}) == 1 and since.bytes_up else 1
+    alike = len(costs) if len(set(costs)) == 1 and since.bytes_up else 1
     return Cost(
         most,
         total.bytes_up // alike,
