@@ -131,8 +131,8 @@ def merge_summaries(
     judged = validation.label
     if isinstance(judged, TextSummary) and len(judged.categories) == 1:
         raise InputError(
-            f"the validation table has only the class '{shorten(next(iter(judged.categories)))}' of the label "
-            f"'{shorten(label)}', so it cannot evaluate a model; add rows of another class"
+            f"the validation table has only the class '{shorten(next(iter(judged.categories)))}' of the "
+            f"label '{shorten(label)}', so it cannot evaluate a model; add rows of another class"
         )
     return found
 

@@ -62,8 +62,8 @@ def split_frame(
     missing = frame[site].isna().to_numpy()
     if missing.any():
         raise InputError(
-            f"{int(missing.sum())} of {len(frame)} rows have no value in the site column {site!r} (first: row "
-            f"{int(np.flatnonzero(missing)[0])}): fill it in, or leave these rows out"
+            f"{int(missing.sum())} of {len(frame)} rows have no value in the site column {site!r} (first: "
+            f"row {int(np.flatnonzero(missing)[0])}): fill it in, or leave these rows out"
         )
     features = frame.drop(columns=[site, label])
     texts = [
@@ -101,6 +101,6 @@ def as_nodes(nodes: Any, site: str | None, label: str | None) -> Any:
 def _check_several(sites: list[str], site: str, owner: str) -> None:
     if len(sites) == 1:
         raise InputError(
-            f"{owner}: all rows have the site '{shorten(sites[0])}' in the column '{shorten(site)}': one site "
-            "has nobody to learn with; is it the right column?"
+            f"{owner}: all rows have the site '{shorten(sites[0])}' in the column '{shorten(site)}': one "
+            "site has nobody to learn with; is it the right column?"
         )

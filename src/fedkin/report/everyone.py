@@ -1,7 +1,7 @@
 """What a study says where every node is an owner: who learns with whom, and who gains by it.
 
-Nodes of partitions with groups play the same part with every seed, so their weights and scores are averaged over
-seeds. Other partitions deal the cards anew for every seed: what is shown of single nodes is then the first
+Nodes of partitions with groups play the same part with every seed, so their weights and scores are averaged
+over seeds. Other partitions draw other nodes for every seed: what is shown of single nodes is then the first
 seed's.
 """
 
