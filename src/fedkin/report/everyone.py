@@ -282,7 +282,8 @@ def _sentence(
     best = _best(summaries, "mean", higher)
     over = f", mean over {seeds} seeds" if seeds > 1 else ""
     extreme = "highest" if higher else "lowest"
-    text = f"{best.label} has the {extreme} mean {measure} over all nodes: {best.numbers['mean'][0]:.3f}{over}."
+    value = best.numbers["mean"][0]
+    text = f"{best.label} has the {extreme} mean {measure} over all nodes: {value:.3f}{over}."
     compared = learner or best.label
     if alone is None or compared == alone:
         return text
