@@ -119,7 +119,8 @@ def gain_chart(
 ) -> Markup:
     """Draw every node's scores on a line: a dot per method, a bar from learning alone to the learner."""
     longest = max(len(_shown(node.name)) for node in nodes)
-    row, start, end, head = 20, 14 + 6.8 * longest, WIDTH - 44, 4
+    row, end, head = (20 if len(nodes) <= MOST_WRITTEN else 13), WIDTH - 54, 4
+    start = 14 + (6.8 if len(nodes) <= MOST_WRITTEN else 5.2) * longest
     bottom = head + row * len(nodes)
     values = [score for node in nodes for score, _ in node.scores.values()]
     low, high = min(values), max(values)
@@ -140,7 +141,8 @@ def gain_chart(
         parts.append(_gain_row(node, labels, appearances, alone, learner, higher, y, x))
     middle = (start + end) / 2
     parts.append(element("text", measure, x=middle, y=bottom + 30, class_="middle axis-title"))
-    return _chart(title, *parts, width=WIDTH, height=bottom + 36)
+    chart = _chart(title, *parts, width=WIDTH, height=bottom + 36)
+    return chart if len(nodes) <= MOST_WRITTEN else element("div", chart, class_="dense")
 
 
 def _gain_row(
