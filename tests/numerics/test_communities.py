@@ -29,6 +29,8 @@ def partitions(count):
 def test_few_partitions_are_better_than_the_one_found(seed):
     """There is no guarantee, but on five nodes the search should come close to the best of all 52."""
     weights = np.random.default_rng(seed).dirichlet(np.full(5, 0.5), size=5)
+    np.fill_diagonal(weights, 0.0)
+    weights += 0.2 * (1 - np.eye(5))  # so that nobody is alone
     found = modularity(weights, numbered(find_groups(weights), 5))
     best = max(modularity(weights, each) for each in partitions(5))
     assert found >= 0.85 * best - 1e-12
@@ -60,3 +62,16 @@ def test_nodes_that_learn_alone_are_groups_of_one(weights):
 
 def test_equal_weights_make_one_group():
     assert find_groups(np.full((6, 6), 1 / 6)) == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_what_nodes_give_to_themselves_does_not_part_them():
+    """Half of everybody's weight stays at home, the rest goes to one other."""
+    weights = np.array(
+        [[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0.6, 0.4], [0, 0.05, 0.45, 0.5]], float
+    )
+    assert find_groups(weights) == [[0, 1], [2, 3]]
+
+
+def test_a_node_that_keeps_nearly_everything_is_alone():
+    weights = np.array([[0.5, 0.5, 0], [0.5, 0.45, 0.05], [0.04, 0, 0.96]])
+    assert find_groups(weights) == [[0, 1], [2]]

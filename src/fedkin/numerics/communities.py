@@ -10,6 +10,9 @@ import numpy as np
 SMALLEST_GAIN = 1e-12
 """Moves that gain no more than rounding are not made."""
 
+ALONE = 0.1
+"""A node that gives less than this of its weight to others, and gets less from all of them, is alone."""
+
 NOTICEABLE = 1e-6
 """Partitions whose modularity differs by less than this are equally good: weights have rounding errors."""
 
@@ -34,25 +37,35 @@ def find_groups(weights: np.ndarray) -> list[list[int]]:
 
     Nodes move to the group that gains most until none gains; then groups are joined in the same way, and so
     on (Blondel et al. 2008). This depends on the order of the nodes, so the best of several orders counts.
-    The same matrix always gives the same groups.
+    The same matrix always gives the same groups. What a node gives to itself says nothing about others and
+    does not count; but nodes that have next to nothing to do with others are groups of one.
 
     >>> find_groups(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 1]]))
     [[0, 1], [2]]
     """
-    excess, total = _excess(weights)
-    best, highest = np.arange(len(excess)), 0.0
-    if total > 0:
-        best = np.zeros(len(excess), int)  # one group, whose modularity is 0
-        draw = np.random.default_rng(0)
-        orders = [np.arange(len(excess)), *(draw.permutation(len(excess)) for _ in range(ORDERS))]
-        for order in orders:
-            groups = np.empty_like(best)
-            groups[order] = _join(excess[np.ix_(order, order)])
-            value = float(excess[groups[:, None] == groups].sum())
-            if value > highest + NOTICEABLE * total:
-                best, highest = groups, value
-    found = [np.flatnonzero(best == group).tolist() for group in np.unique(best)]
+    others = np.array(weights, np.float64)
+    np.fill_diagonal(others, 0.0)
+    alone = (others.sum(axis=0) < ALONE) & (others.sum(axis=1) < ALONE)
+    rest = np.flatnonzero(~alone)
+    groups = _best_partition(others[np.ix_(rest, rest)]) if len(rest) else np.zeros(0, int)
+    found = [rest[groups == group].tolist() for group in np.unique(groups)]
+    found += [[int(node)] for node in np.flatnonzero(alone)]
     return sorted(found, key=lambda group: (-len(group), group[0]))
+
+
+def _best_partition(weights: np.ndarray) -> np.ndarray:
+    """Return the number of each node's group, by the best of several orders of the nodes."""
+    excess, total = _excess(weights)
+    best, highest = np.zeros(len(excess), int), 0.0  # one group, whose modularity is 0
+    draw = np.random.default_rng(0)
+    orders = [np.arange(len(excess)), *(draw.permutation(len(excess)) for _ in range(ORDERS))]
+    for order in orders:
+        groups = np.empty_like(best)
+        groups[order] = _join(excess[np.ix_(order, order)])
+        value = float(excess[groups[:, None] == groups].sum())
+        if value > highest + NOTICEABLE * total:
+            best, highest = groups, value
+    return best
 
 
 def _join(excess: np.ndarray) -> np.ndarray:

@@ -30,7 +30,12 @@ def _shown(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def _chart(
-    name: str, *children: Markup, width: float, height: float, least_width: float = 0
+    name: str,
+    *children: Markup,
+    width: float,
+    height: float,
+    least_width: float = 0,
+    most_width: float = 0,
 ) -> Markup:
     return element(
         "svg",
@@ -39,7 +44,7 @@ def _chart(
         role="img",
         aria_label=name,
         class_="chart tips",
-        style=f"max-width: {max(width, 480):.0f}px; min-width: {least_width:.0f}px",
+        style=f"max-width: {most_width or 480:.0f}px; min-width: {least_width:.0f}px",
     )
 
 
@@ -74,7 +79,9 @@ def matrix_chart(title: str, matrix: OwnerMatrix) -> Markup:
         parts.append(element("rect", x=edge, y=edge, width=side, height=side, class_="frame"))
         begin += len(group)
     least = 0 if count <= MOST_WRITTEN else width
-    return _chart(title, *parts, width=width, height=height, least_width=least)
+    return _chart(
+        title, *parts, width=width, height=height, least_width=least, most_width=1.3 * width
+    )
 
 
 def _matrix_row(
