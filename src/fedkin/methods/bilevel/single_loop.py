@@ -185,8 +185,10 @@ class SingleLoop:
             shifts=jnp.roll(state.shifts, 1).at[0].set(shift),
         )
         following = self._compare(following, key, federation, center)
+        # A round that has diverged leaves no model; the next step takes it back.
+        is_model = bool(jnp.isfinite(following.theta).all())
         info = Info(
-            following.theta,
+            following.theta if is_model else following.best_theta,
             weights,
             reply.cost,
             self._diagnostics(state, loss, reply, taken_back=taken_back),
