@@ -218,8 +218,13 @@ class Reply:
 class Federation(Protocol):
     """The nodes, as the center sees them: it may ask, and nothing else."""
 
-    ask_all: bool
-    """Whether nodes of weight zero are asked too, as in the paper's own count."""
+    @property
+    def ask_all(self) -> bool:
+        """Whether nodes of weight zero are asked too, as in the paper's own count."""
+        ...
+
+    @ask_all.setter
+    def ask_all(self, value: bool) -> None: ...
 
     @property
     def objective(self) -> Objective:
