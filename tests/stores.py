@@ -61,8 +61,43 @@ def invented_history(config, names, random, steps=20) -> pd.DataFrame:
     return pd.DataFrame(history)
 
 
-def invent_run(store, config, *, names=None, steps=20, warnings=(), origin=None) -> RunDirectory:
-    """Write a finished run."""
+def invented_owners(config, names, random, groups) -> dict:
+    """Every node an owner: those who learn weights learn with their own group."""
+    membership = np.arange(len(names)) * groups // len(names)
+    same = membership[:, None] == membership
+    matrix = None
+    if config.method == "bilevel":
+        matrix = np.where(
+            same, random.uniform(0.2, 1, same.shape), random.uniform(size=same.shape) < 0.02
+        )
+        matrix = (matrix / matrix.sum(axis=1, keepdims=True)).tolist()
+    elif config.method != "local":
+        matrix = np.full(same.shape, 1 / len(names)).tolist()
+    scores = np.clip(LEVEL[config.method] + random.normal(0, 0.06, len(names)), 0, 1)
+    rows = [
+        {
+            "name": name,
+            "group": f"group {group}",
+            "test_points": 100,
+            "score": float(score),
+            "test_accuracy": float(score),
+        }
+        for name, group, score in zip(names, membership, scores, strict=True)
+    ]
+    found = [[names[i] for i in np.flatnonzero(membership == g)] for g in range(groups)]
+    return {
+        "measure": "accuracy",
+        "scored_on": "test",
+        "owners": rows,
+        "matrix": matrix,
+        "found_groups": found,
+    }
+
+
+def invent_run(
+    store, config, *, names=None, steps=20, warnings=(), origin=None, groups=None
+) -> RunDirectory:
+    """Write a finished run; with `groups`, one in which every node is an owner."""
     names = names or node_names(config)
     digest = int(config.directory.rsplit("-", 1)[1], 16)
     random = np.random.default_rng(digest)
@@ -115,6 +150,10 @@ def invent_run(store, config, *, names=None, steps=20, warnings=(), origin=None)
         "data.json": json.dumps(data).encode(),
         "models.npz": pack_arrays({"best": np.zeros(3)}),
     }
+    if groups is not None:
+        owners = invented_owners(config, names, random, groups)
+        files |= {"owners.json": json.dumps(owners).encode(), "weights.json": b"null"}
+        outcome["similar_weight"] = 0.98 if config.method == "bilevel" else None
     directory.finish(outcome, files)
     return directory
 

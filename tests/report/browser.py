@@ -128,7 +128,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key):
-        codes = {"Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "Enter": 13}
+        codes = {"Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13}
         for kind in ("keyDown", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             self.call(

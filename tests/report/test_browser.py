@@ -32,13 +32,17 @@ def pages(tmp_path_factory):
     several = study(setting=[1, 2, 4], target=["minority", "majority"], seed=[0, 1, 2])
     invent_study(directory / "single", single, names=[EVIL, "north", "south"])
     invent_study(directory / "several", several)
+    shared = study(partition="groups", method=["bilevel", "fedavg", "local"], target="all")
+    invent_study(directory / "everyone", shared, names=[EVIL, *map(str, range(14))], groups=3)
+    crowd = shared.model_copy(update={"seed": [0]})
+    invent_study(directory / "crowd", crowd, names=[f"hospital-{n}" for n in range(100)], groups=10)
     return {
         name: html.write_page(read_record(directory / name), directory / name / html.NAME).as_uri()
-        for name in ("single", "several")
+        for name in ("single", "several", "everyone", "crowd")
     }
 
 
-@pytest.mark.parametrize("name", ["single", "several"])
+@pytest.mark.parametrize("name", ["single", "several", "everyone", "crowd"])
 def test_it_opens_without_complaint_or_network(browser, pages, name):
     browser.open(pages[name])
     assert browser.run("document.title").endswith("fedkin")
@@ -231,3 +235,38 @@ def test_print_shows_every_figure(browser, pages):
     hidden = "[...document.querySelectorAll('.view')].filter(v => v.offsetHeight === 0).length"
     assert browser.run(hidden) == 0
     browser.call("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["everyone", "crowd"])
+def test_everyones_charts_fit_at_every_width(browser, pages, name, width):
+    """Only the matrix of a crowd is wider than a small screen, and scrolls by itself."""
+    for dark in (False, True):
+        browser.open(pages[name], width=width, dark=dark)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        boxes = browser.run(
+            "[...document.querySelectorAll('#everyone figure > svg, #everyone .wide')]"
+            ".map(c => c.getBoundingClientRect()).map(b => [b.left, b.right, b.height])"
+        )
+        assert len(boxes) >= 4
+        assert all(
+            left >= 0 and right <= width and height > 60 for left, right, height in boxes[:3]
+        )
+        cell = browser.run("document.querySelector('.heat-cell').getBoundingClientRect().width")
+        assert cell > (7 if name == "crowd" else 12)
+
+
+def test_the_pointer_and_the_keyboard_say_who_learns_with_whom(browser, pages):
+    browser.open(pages["everyone"], height=2500)
+    x, y = browser.run(
+        "(b => [b.left + b.width / 2, b.top + b.height / 2])"
+        "(document.querySelector('.heat-cell').getBoundingClientRect())"
+    )
+    browser.move(x, y)
+    assert "learns with" in browser.run("document.querySelector('.tip').textContent")
+    browser.run("document.querySelector('#everyone svg.tips').focus()")
+    browser.press("ArrowDown")
+    browser.press("ArrowDown")
+    said = browser.run("document.querySelector('[role=status]').textContent")
+    assert "learns with" in said
+    assert said == browser.run("document.querySelectorAll('#everyone [data-row]')[1].dataset.row")

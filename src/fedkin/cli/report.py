@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def report(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="The --out of fedkin run, reproduce, demo or fit."),
+        typer.Argument(metavar="DIR", help="The --out of fedkin run, reproduce, demo, fit or map."),
     ],
     out: Annotated[
         Path | None,
@@ -23,7 +23,7 @@ def report(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make the tables, figures and report.html of a study, finished or not, or of a fit."""
+    """Make the tables, figures and report.html of a study, finished or not, of a fit or of a map."""
     # The libraries that draw take a second to load: only this command pays for them.
     from fedkin.report.reading import read_record
 
@@ -32,23 +32,12 @@ def report(
 
 def show_report(record: "Record", target: Path, *, json: bool) -> None:
     """Write the report of a record into a directory, and say what was written and what is missing."""
-    from fedkin.report import figures, html, tables
+    from fedkin.report import html
 
     page = html.write_page(record, target / html.NAME)
     folder = target / "report"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make {folder}: {error.strerror}") from error
-    files = []
-    table = tables.summary(record)
-    if record.kind == "study":
-        for ending, write in tables.WRITERS.items():
-            path = folder / f"table.{ending}"
-            path.write_text(write(table), encoding="utf-8")
-            files.append(path)
-    with notes.status("drawing figures …"):
-        files += figures.save_figures(record, folder)
+    # All that there is of a map is on its page and in its own tables.
+    files = [] if record.kind == "map" else _write_files(record, folder)
     missing = [
         {"run": each.cell.title, "method": each.method, "seed": each.seed, "reason": each.reason}
         for each in record.missing
@@ -77,9 +66,31 @@ def show_report(record: "Record", target: Path, *, json: bool) -> None:
             notes.print(line, markup=False, soft_wrap=True)
         if len(record.missing) > MOST_MISSING:
             notes.print(f"  … and {len(record.missing) - MOST_MISSING} more, all in the report")
-    endings = ", ".join(sorted({path.suffix[1:] for path in files}))
     results.print(f"page:  {page}", markup=False, soft_wrap=True)
+    if not files:
+        return
+    endings = ", ".join(sorted({path.suffix[1:] for path in files}))
     results.print(f"files: {folder} ({len(files)}: {endings})", markup=False, soft_wrap=True)
+
+
+def _write_files(record: "Record", folder: Path) -> list[Path]:
+    """Write the tables and figures of a record; return their files."""
+    from fedkin.report import figures, tables
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}") from error
+    files = []
+    table = tables.summary(record)
+    if record.kind == "study":
+        for ending, write in tables.WRITERS.items():
+            path = folder / f"table.{ending}"
+            path.write_text(write(table), encoding="utf-8")
+            files.append(path)
+    with notes.status("drawing figures …"):
+        files += figures.save_figures(record, folder)
+    return files
 
 
 MOST_MISSING = 10

@@ -44,34 +44,61 @@ def check_arrays(
         classes: All labels that may occur, or their number if they are 0, 1, …; by default the labels
             that do occur.
     """
+    named = name_nodes(nodes)
+    parts = {describe_node(name): points for name, points in named.items()}
+    parts["the validation data"] = validation
+    if test is not None:
+        parts["the test data"] = test
+    points, known = check_parts(parts, task=task, classes=classes)
+    count = len(named)
+    return CheckedArrays(
+        tuple(named),
+        points[:count],
+        points[count],
+        points[count + 1] if test is not None else None,
+        known,
+    )
+
+
+def name_nodes(nodes: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Return what a user gives for the nodes as a dict by name."""
     if not isinstance(nodes, Mapping):
         if not isinstance(nodes, Sequence):
             raise InputError("nodes must be a dict of name: (X, y) or a list of (X, y)")
         nodes = {f"node {number}": points for number, points in enumerate(nodes, start=1)}
     if not nodes:
         raise InputError("there are no nodes: give at least one (X, y)")
-    names = tuple(str(name) for name in nodes)
-    owners = [f"node {name!r}" if not name.startswith("node ") else name for name in names]
-    pairs = [_pair(points, owner) for points, owner in zip(nodes.values(), owners, strict=True)]
-    owners.append("the validation data")
-    pairs.append(_pair(validation, owners[-1]))
-    if test is not None:
-        owners.append("the test data")
-        pairs.append(_pair(test, owners[-1]))
+    named: dict[str, Any] = {}
+    for name, points in nodes.items():
+        if str(name) in named:
+            raise InputError(f"two nodes have the name {str(name)!r}: give each its own")
+        named[str(name)] = points
+    return named
+
+
+def describe_node(name: str) -> str:
+    """Return what messages call a node."""
+    return name if name.startswith("node ") else f"node {name!r}"
+
+
+def check_parts(
+    parts: Mapping[str, Any], *, task: LearningTask, classes: int | Sequence[Any] | None = None
+) -> tuple[list[Points], np.ndarray | None]:
+    """Check the (X, y) of everybody who is named, and number the classes.
+
+    Returns:
+        The points, ready for training, and the label that each number stands for.
+    """
+    owners = list(parts)
+    pairs = [_pair(points, owner) for owner, points in parts.items()]
     inputs = _check_inputs([pair.inputs for pair in pairs], owners)
     raw_labels = [pair.labels for pair in pairs]
     if task == "regression":
-        labels, known = (
-            [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)],
-            None,
-        )
+        known = None
+        labels = [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)]
     else:
         labels, known = _encode(raw_labels, owners, classes)
-    points = [Points(*pair) for pair in zip(inputs, labels, strict=True)]
-    count = len(names)
-    return CheckedArrays(
-        names, points[:count], points[count], points[count + 1] if test is not None else None, known
-    )
+    return [Points(*pair) for pair in zip(inputs, labels, strict=True)], known
 
 
 def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:

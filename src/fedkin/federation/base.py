@@ -218,8 +218,13 @@ class Reply:
 class Federation(Protocol):
     """The nodes, as the center sees them: it may ask, and nothing else."""
 
-    ask_all: bool
-    """Whether nodes of weight zero are asked too, as in the paper's own count."""
+    @property
+    def ask_all(self) -> bool:
+        """Whether nodes of weight zero are asked too, as in the paper's own count."""
+        ...
+
+    @ask_all.setter
+    def ask_all(self, value: bool) -> None: ...
 
     @property
     def objective(self) -> Objective:
@@ -270,13 +275,6 @@ class Federation(Protocol):
             slots: The slots of the method's tasks by name, for their arrangement.
         """
         ...
-
-
-@jax.jit
-def weighted_sum(weights: Array, rows: Array) -> Array:
-    """Return Σ_k w_k x_k, where nodes of weight zero do not count even if they answer NaN."""
-    counted = jnp.where(weights[:, None] != 0, rows, 0)
-    return weights @ counted
 
 
 def as_array(value: Array | float | np.ndarray) -> Array:

@@ -1,0 +1,1 @@
+"""Studies of everyone's question, and their results as tables."""
