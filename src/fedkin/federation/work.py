@@ -8,7 +8,7 @@ shares do not depend on the number of cores, so the numbers do not either, to th
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -60,7 +60,7 @@ class LocalWork:
         self._data = data
         self._first_number = np.int32(first_number)
         nodes = data.batches.size
-        self._share_sizes = share_sizes(nodes, _nodes_at_once(data))
+        self._share_sizes = share_sizes(nodes, _nodes_at_once(objective, data))
         self._contents: dict[str, SlotContents] = {}
         threads = threads or _cores()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
@@ -351,7 +351,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _nodes_at_once(data: NodeData) -> int:
+def _nodes_at_once(objective: Objective, data: NodeData) -> int:
+    """Return how many nodes a share may have: one where a node's mini-batch is work enough for a core."""
+    if objective.is_heavy(data.labels.shape[-1]):
+        return 1
     floats = math.prod(data.inputs.shape[1:])
     return max(1, BYTES_AT_ONCE // (floats * jnp.dtype(jnp.result_type(float)).itemsize))
 
@@ -374,8 +377,7 @@ def _run_begin(
             evaluations = evaluations + count
         return begun, evaluations
 
-    message = _copies(common, len(places)) | own
-    return jax.vmap(begin, in_axes=(OWN_FIELDS, 0, 0))(data.of_node(places), contents, message)
+    return _for_each_node(begin, data.of_node(places), (contents,), common, own)
 
 
 def _run_task(
@@ -392,16 +394,34 @@ def _run_task(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     function = partial(task.function, objective, **dict(options))
     keys = jax.vmap(partial(jax.random.fold_in, key))(numbers)
-    message = _copies(common, len(places)) | own
-    return jax.vmap(function, in_axes=(OWN_FIELDS, 0, 0, 0))(
-        data.of_node(places), contents, keys, message
-    )
+    return _for_each_node(function, data.of_node(places), (contents, keys), common, own)
 
 
-def _copies(message: dict[str, Array], nodes: int) -> dict[str, Array]:
-    """Give each node its own copy of a message.
+def _for_each_node(
+    function: Callable[..., Any],
+    data: NodeData,
+    arguments: tuple,
+    common: dict[str, Array],
+    own: dict[str, Array],
+) -> Any:
+    """Call a function of data, further arguments and a message for each node of a share, side by side.
 
-    If all nodes shared one, a product of it with the nodes' data would become one large product with
-    the data rearranged first, which takes far longer than the product.
+    Args:
+        function: The function of one node.
+        data: The nodes' points.
+        arguments: The further arguments, stacked.
+        common: The part of the message that is the same for all nodes.
+        own: The part of the message with a row per node.
     """
-    return {name: jnp.broadcast_to(array, (nodes, *array.shape)) for name, array in message.items()}
+    nodes = len(data.first)
+    if nodes == 1:
+        first = jax.tree.map(lambda leaf: leaf[0], (arguments, own))
+        found = function(data.of_node(0), *first[0], common | first[1])
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
+    # Each node has its own copy of what is common. If all shared one, a product of it with the nodes'
+    # data would become one large product with the data rearranged first, which takes far longer.
+    copies = {
+        name: jnp.broadcast_to(array, (nodes, *array.shape)) for name, array in common.items()
+    }
+    axes = (OWN_FIELDS, *[0] * len(arguments), 0)
+    return jax.vmap(function, in_axes=axes)(data, *arguments, copies | own)

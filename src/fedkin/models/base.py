@@ -9,6 +9,7 @@ import optax
 from jax.scipy.special import logsumexp
 
 from fedkin.errors import InputError
+from fedkin.models.rewriting import with_fast_layers
 from fedkin.types import Array, Key, LearningTask, Params
 
 Statistics = Any
@@ -145,7 +146,7 @@ class WrappedModel:
         statistics: Statistics | None = None,
     ) -> Array:
         """Call the module, which must treat every point independently."""
-        outputs = self.module.apply(params, as_float(inputs))
+        outputs = with_fast_layers(self.module.apply)(params, as_float(inputs))
         return outputs[..., 0] if self.task == "regression" and outputs.ndim == 2 else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:

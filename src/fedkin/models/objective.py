@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.models.base import Model, Statistics
+from fedkin.models.operations import count_operations
 from fedkin.types import Array, Key, Params, Vector
+
+
+OPERATIONS_FOR_ONE_NODE = 10_000_000
+"""From this many multiplications and additions in the loss of a mini-batch on, nodes and mini-batches are
+computed one after the other. Below, several at once: starting an operation would cost more than the operation."""
 
 
 class Batch(NamedTuple):
@@ -76,6 +82,10 @@ class Objective:
         data_loss = jnp.mean(losses) if batch.weights is None else batch.weights @ losses
         return data_loss + self.model.penalty(params)
 
+    def is_heavy(self, points: int) -> bool:
+        """Return whether one mini-batch of this many points is enough work for a core at a time."""
+        return _loss_operations(self, points) >= OPERATIONS_FOR_ONE_NODE
+
     def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> Array:
         """Return the outputs for evaluation, normalized with fixed statistics."""
         return self.model.apply(self.unflatten(vector), inputs, statistics=statistics)
@@ -92,6 +102,18 @@ class Objective:
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalization statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)
+
+
+@cache
+def _loss_operations(objective: Objective, points: int) -> int:
+    """Count what the loss of a mini-batch takes."""
+    traced = jax.make_jaxpr(
+        lambda vector, inputs: objective.model.apply(objective.unflatten(vector), inputs)
+    )(
+        jax.ShapeDtypeStruct((objective.size,), jnp.result_type(float)),
+        jax.ShapeDtypeStruct((points, *objective.point_shape), objective.point_dtype),
+    )
+    return count_operations(traced.jaxpr)
 
 
 # This runs once. Optimized compilation would take two seconds and save none.
