@@ -151,13 +151,13 @@ def _primitive(name: str, compute: Callable[..., Array]) -> Primitive:
         stacked = [
             jnp.moveaxis(operand, axis, 0)
             for operand, axis in zip(operands, axes, strict=True)
-            if axis is not batching.not_mapped
+            if axis is not None
         ]
 
         def one(own: list[Array]) -> Array:
             rest = list(own)
             both = [
-                operand if axis is batching.not_mapped else rest.pop(0)
+                operand if axis is None else rest.pop(0)
                 for operand, axis in zip(operands, axes, strict=True)
             ]
             return primitive.bind(*both, **settings)

@@ -199,17 +199,19 @@ class ResNet(_ImageNetwork):
     def _normalized(self, images: Array, layer: dict[str, Array], stride: int) -> Array:
         """Convolve, and normalize every group of channels of each point."""
         outputs = _convolve(images, layer["kernel"], width=3, border=1, stride=stride)
-        points, height, width, channels = outputs.shape
-        groups = outputs.reshape(points, height * width, self.groups, -1)
-        # Sums over places first, which run over neighbors in memory.
-        count = height * width * channels // self.groups
-        mean = jnp.sum(jnp.sum(groups, axis=1), axis=-1) / count
-        centered = groups - mean[:, None, :, None]
-        variance = jnp.sum(jnp.sum(jnp.square(centered), axis=1), axis=-1) / count
-        factor = lax.rsqrt(variance + VARIANCE_FLOOR)
-        scale = factor[:, :, None] * layer["scale"].reshape(self.groups, -1)
-        normalized = centered * scale[:, None] + layer["offset"].reshape(self.groups, -1)
-        return normalized.reshape(outputs.shape)
+        points, _, _, channels = outputs.shape
+        places = outputs.reshape(points, -1, channels)
+        mean = self._group_mean(jnp.mean(places, axis=1))
+        centered = places - mean[:, None]
+        variance = self._group_mean(jnp.mean(jnp.square(centered), axis=1))
+        factor = layer["scale"] * lax.rsqrt(variance + VARIANCE_FLOOR)
+        return (centered * factor[:, None] + layer["offset"]).reshape(outputs.shape)
+
+    def _group_mean(self, channel_means: Array) -> Array:
+        """Average the means of the channels (point, channel) over each group of channels."""
+        points, channels = channel_means.shape
+        means = jnp.mean(channel_means.reshape(points, self.groups, -1), axis=-1)
+        return jnp.repeat(means, channels // self.groups, axis=1)
 
 
 def _convolve(images: Array, kernel: Array, *, width: int, border: int, stride: int = 1) -> Array:

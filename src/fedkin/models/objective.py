@@ -1,6 +1,7 @@
 """A model's loss as a function of one flat vector, which is what training optimizes."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.errors import InputError
 from fedkin.models.base import Model, Statistics
 from fedkin.models.operations import count_operations
 from fedkin.types import Array, Key, Params, Vector
@@ -52,7 +54,11 @@ class Objective:
     def create(cls, model: Model, inputs: Array | np.ndarray) -> "Objective":
         """Bind a model to the shape of its (prepared) inputs."""
         example = jax.ShapeDtypeStruct((2, *inputs.shape[1:]), inputs.dtype)
-        leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), example))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            params = jax.eval_shape(model.init, jax.random.key(0), example)
+        leaves, structure = jax.tree.flatten(params)
+        _check_parameters(leaves, [str(warning.message) for warning in caught])
         shapes = tuple(leaf.shape for leaf in leaves)
         return cls(model, structure, shapes, tuple(inputs.shape[1:]), str(inputs.dtype))
 
@@ -102,6 +108,21 @@ class Objective:
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalization statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)
+
+
+def _check_parameters(leaves: list[Any], warned: list[str]) -> None:
+    """Refuse a model without parameters, or with parameters that are no single-precision numbers."""
+    if not sum(math.prod(leaf.shape) for leaf in leaves):
+        raise InputError("the model has no parameters: there is nothing to train")
+    own = jnp.result_type(float)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves} - {"float32", str(own)})
+    if any("dtype float64" in message for message in warned):
+        kinds.append("float64")
+    if kinds:
+        raise InputError(
+            f"the model has parameters of type {', '.join(kinds)}; fedkin computes in {own}: "
+            "make all parameters float32"
+        )
 
 
 @cache

@@ -1,6 +1,7 @@
 """How much arithmetic a traced function does, in its matrix products and convolutions."""
 
 import math
+from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, primitives
 
@@ -22,20 +23,24 @@ def _operations(equation: JaxprEqn) -> int:
     primitive = equation.primitive
     if primitive is primitives.dot_general_p:
         (contracted, _), _ = equation.params["dimension_numbers"]
-        shape = equation.invars[0].aval.shape
+        shape = _shape(equation.invars[0])
         return 2 * _outputs(equation) * math.prod(shape[axis] for axis in contracted)
     if primitive is primitives.conv_general_dilated_p:
-        kernel = equation.invars[1].aval.shape
+        kernel = _shape(equation.invars[1])
         outputs = kernel[equation.params["dimension_numbers"].rhs_spec[0]]
         return 2 * _outputs(equation) * (math.prod(kernel) // max(1, outputs))
     if primitive.name == "fedkin_convolution":
-        return 2 * _outputs(equation) * equation.invars[1].aval.shape[0]
+        return 2 * _outputs(equation) * _shape(equation.invars[1])[0]
     turns = equation.params["length"] if primitive is primitives.scan_p else 1
     return turns * sum(map(count_operations, inner_functions(equation)))
 
 
 def _outputs(equation: JaxprEqn) -> int:
-    return math.prod(equation.outvars[0].aval.shape)
+    return math.prod(_shape(equation.outvars[0]))
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return value.aval.shape
 
 
 def inner_functions(equation: JaxprEqn) -> list[Jaxpr]:

@@ -61,7 +61,7 @@ def _pool(
     window_dilation: Sequence[int],
 ) -> Array | None:
     """Combine the pixels of each window, axis by axis from the last: of equal maxima the first then wins."""
-    unusual = set((*base_dilation, *window_dilation)) != {1} or not images.size
+    unusual = {*base_dilation, *window_dilation} != {1} or not images.size
     if unusual or max(window_dimensions) > MOST_SLICES:
         return None
     if any(map(any, padding)):

@@ -103,7 +103,7 @@ def _convolution(
     )
     usual = (
         places
-        and set((*lhs_dilation, *rhs_dilation, feature_group_count, batch_group_count)) == {1}
+        and {*lhs_dilation, *rhs_dilation, feature_group_count, batch_group_count} == {1}
         and images.dtype == kernel.dtype == (preferred_element_type or images.dtype)
         and jnp.issubdtype(images.dtype, jnp.floating)
         and min(*geometry.positions, images.size, kernel.size) > 0
