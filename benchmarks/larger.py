@@ -98,7 +98,9 @@ class LargerContests:
         nodes = [problem.batched(node, problem.points) for node in range(problem.nodes)]
         self.loop = NetworkLoop(LARGER[problem.network].twin(), nodes)
         self.start = self.loop.parameters(problem.parameters(problem.theta))
-        self.draws = svrg_draws(self.engine.key, problem.nodes, STEPS, self.engine.batches, 0.0)
+        self.draws = svrg_draws(
+            self.engine.key, problem.nodes, STEPS, problem.points // BATCH_SIZE, 0.0
+        )
 
     def __iter__(self) -> Any:
         """Make the contests one after the other."""
@@ -109,8 +111,6 @@ class LargerContests:
         """Steps of Local-SVRG, each with two gradients of a mini-batch."""
         problem, engine = self.problem, self.engine
         point = problem.theta * 0.9
-        torch_point = {name: 0.9 * tensor for name, tensor in self.start.items()}
-        state = TorchSvrg(self.loop, self.start)
         engine.begin_svrg(problem.theta)
         count = 2 * problem.nodes * STEPS
         return Contest(
@@ -120,16 +120,13 @@ class LargerContests:
             count * BATCH_SIZE,
             count * BATCH_SIZE * 3 * problem.forward_operations,
             lambda: engine.svrg_round(point),
-            lambda: self._flat(state.round(torch_point, self.draws, LEARNING_RATE)),
+            self.torch_gradients(),
         )
 
     def product(self) -> Contest:
         """Steps of the solve for h, each with one Hessian-vector product of a mini-batch."""
         problem, engine = self.problem, self.engine
         target = engine.validation_gradient(problem.theta)
-        torch_target = self.loop.parameters(problem.parameters(target))
-        nothing = {name: 0.0 * tensor for name, tensor in torch_target.items()}
-        state = TorchSvrg(self.loop, nothing, self.start, torch_target)
         engine.begin_adjoint(problem.theta, target)
         count = problem.nodes * STEPS
         return Contest(
@@ -139,8 +136,20 @@ class LargerContests:
             count * BATCH_SIZE,
             count * BATCH_SIZE * 9 * problem.forward_operations,
             lambda: engine.adjoint_round(target),
-            lambda: self._flat(state.round(torch_target, self.draws, ADJOINT_LEARNING_RATE)),
+            self.torch_products(self.loop.parameters(problem.parameters(target))),
         )
+
+    def torch_gradients(self) -> Callable[[], np.ndarray]:
+        """Return PyTorch's side of the contest `gradient`."""
+        point = {name: 0.9 * tensor for name, tensor in self.start.items()}
+        state = TorchSvrg(self.loop, self.start)
+        return lambda: self._flat(state.round(point, self.draws, LEARNING_RATE))
+
+    def torch_products(self, target: Parameters) -> Callable[[], np.ndarray]:
+        """Return PyTorch's side of the contest `product`."""
+        nothing = {name: 0.0 * tensor for name, tensor in target.items()}
+        state = TorchSvrg(self.loop, nothing, self.start, target)
+        return lambda: self._flat(state.round(target, self.draws, ADJOINT_LEARNING_RATE))
 
     def _flat(self, models: Sequence[Parameters]) -> np.ndarray:
         return np.stack([self.loop.flat(model) for model in models])

@@ -127,9 +127,9 @@ class _Block(nn.Module):
 class _ResNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(1, 16, 3, 1, 1, bias=False)
-        self.first_norm = nn.GroupNorm(8, 16)
-        blocks = ((16, 16, 1), (16, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1))
+        self.first = nn.Conv2d(1, 32, 3, 2, 1, bias=False)
+        self.first_norm = nn.GroupNorm(8, 32)
+        blocks = ((32, 32, 1), (32, 32, 1), (32, 64, 2), (64, 64, 1))
         self.blocks = nn.Sequential(*(_Block(*sizes) for sizes in blocks))
         self.last = nn.Linear(64, 10)
 

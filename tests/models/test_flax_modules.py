@@ -175,7 +175,7 @@ POINTS = Points(np.ones((6, 4), np.float32), np.arange(6) % 3)
     ("module", "message"),
     [
         (Dropped(), r"dropout \(rate 0.5\).*fixed key"),
-        (NnxDropped, r"dropout \(rate 0.5\).*fixed key"),
+        (NnxDropped(), r"dropout \(rate 0.5\).*fixed key"),
         (Counting(), r"besides its parameters \(counts\)"),
         (Returning("wide"), r"must give 3 scores, one per class, .* but gives shape \(4,\)"),
         (Returning("pair"), "Returning must return one array, not tuple"),
@@ -188,8 +188,7 @@ POINTS = Points(np.ones((6, 4), np.float32), np.arange(6) % 3)
 def test_models_that_cannot_be_trained_are_refused(module, message):
     engine = simulation({"one": POINTS}, batch_size=3, seed=0)
     with pytest.raises(InputError, match=message):
-        made = module() if isinstance(module, type) else module
-        Problem.build(engine, POINTS, model=made, classes=np.arange(3))
+        Problem.build(engine, POINTS, model=module, classes=np.arange(3))
 
 
 def test_dropout_with_a_fixed_key_is_a_fixed_function():

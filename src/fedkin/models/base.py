@@ -207,10 +207,11 @@ def as_model(candidate: Any, task: LearningTask) -> Model:
     """Return a fedkin model unchanged, and wrap any other object with `init` and `apply`."""
     if isinstance(candidate, Model):
         return candidate
-    from fedkin.models.flax_modules import flax_model, is_nnx  # which needs this module
+    from fedkin.models.flax_modules import NnxModel, flax_model  # which needs this module
 
-    if is_nnx(candidate):
-        return flax_model(candidate, task)
+    from_flax = flax_model(candidate, task)
+    if isinstance(from_flax, NnxModel):
+        return from_flax
     if callable(getattr(candidate, "init", None)) and callable(getattr(candidate, "apply", None)):
         try:
             hash(candidate)
@@ -218,7 +219,7 @@ def as_model(candidate: Any, task: LearningTask) -> Model:
             raise InputError(
                 f"the model {type(candidate).__name__} is not hashable; make it a frozen dataclass"
             ) from error
-        return flax_model(candidate, task) or WrappedModel(candidate, task)
+        return from_flax or WrappedModel(candidate, task)
     raise InputError(
         f"a model needs the methods init(key, inputs) and apply(params, inputs); "
         f"{type(candidate).__name__} lacks at least one of them"

@@ -1,11 +1,11 @@
 r"""Convolutions as matrix products of windows, a few points at a time.
 
 XLA's own convolutions on CPUs are slow inside loops and under `vmap`, where all of fedkin's computation is.
-A product of windows and kernel runs at the speed of matrix products, if the windows that it reads are still in the
-core's cache: so a few points are cut into windows and multiplied, then the next ones.
+A product of windows and kernel runs at the speed of matrix products, if the windows that it reads are still
+in the core's cache: so a few points are cut into windows and multiplied, then the next ones.
 
-A convolution is bilinear in images x and kernel K. So are the derivatives of it, and their derivatives are the
-same three maps again:
+A convolution is bilinear in images x and kernel K. So are its derivatives, and their derivatives are the same
+three maps again:
 
 - `convolve`: :math:`y = x * K`,
 - `_kernel_product`: the gradient with respect to K, given x and that of y,

@@ -1,8 +1,8 @@
 """Flax modules as models, with their batch normalization.
 
 Gradients and Hessian products normalize with the statistics of their own mini-batch, evaluation with those of
-given inputs, which are the owner's (section "Batch normalization" of docs/models.md). So a module's running averages are
-never read or written: whatever mode a `BatchNorm` layer is in, it is told which statistics to use.
+the owner's data. So a module's running averages are never used: whatever mode a `BatchNorm` layer is in,
+fedkin chooses the statistics.
 """
 
 import inspect
@@ -11,25 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedkin.errors import InputError
-from fedkin.models.base import Statistics, WrappedModel, as_float
-from fedkin.models.rewriting import with_fast_layers
+from fedkin.models.base import Statistics, WrappedModel
 from fedkin.types import Array, Key, LearningTask, Params
 
 TRAINING_FLAGS = ("train", "training", "is_training")
 """Arguments of a module's `__call__` that say whether it is trained: fedkin sets them."""
 
 
-def is_linen(candidate: Any) -> bool:
-    """Return whether something is a module of `flax.linen`, without importing Flax."""
-    return "flax" in sys.modules and isinstance(candidate, sys.modules["flax"].linen.Module)
-
-
-def is_nnx(candidate: Any) -> bool:
-    """Return whether something is a module of `flax.nnx`, without importing Flax."""
-    return "flax" in sys.modules and isinstance(candidate, sys.modules["flax"].nnx.Module)
+def _is_module(candidate: Any, package: str) -> bool:
+    """Return whether something is a module of a part of Flax, without importing it."""
+    found = sys.modules.get(package)
+    return found is not None and isinstance(candidate, found.Module)
 
 
 @dataclass(frozen=True)
@@ -162,9 +156,9 @@ class NnxModel(WrappedModel):
 
 def flax_model(module: Any, task: LearningTask) -> WrappedModel | None:
     """Return a Flax module as a model; None for anything else."""
-    if is_linen(module):
+    if _is_module(module, "flax.linen"):
         return LinenModel(module, task)
-    return NnxModel(module, task) if is_nnx(module) else None
+    return NnxModel(module, task) if _is_module(module, "flax.nnx") else None
 
 
 def _flags(module: Any, *, training: bool) -> dict[str, bool]:

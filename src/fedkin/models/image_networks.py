@@ -121,9 +121,9 @@ class FedAvgCNN(_ImageNetwork):
 class ResNet(_ImageNetwork):
     """A small residual network with group normalization, which needs no statistics of other points.
 
-    One convolution, then stages of two blocks; a block is two convolutions of 3 x 3 pixels with normalization,
-    and a way around them. From the second stage on, the first block halves height and width. It has
-    174,874 parameters for gray images and ten classes.
+    One convolution that halves height and width, then stages of two blocks; a block is two convolutions of
+    3 x 3 pixels with normalization, and a way around them. From the second stage on, the first block halves
+    height and width, too. It has 169,770 parameters for gray images and ten classes.
 
     Args:
         image_shape: Height, width and channels of the images.
@@ -135,12 +135,12 @@ class ResNet(_ImageNetwork):
     >>> model, images = ResNet((28, 28, 1)), jnp.zeros((2, 28, 28, 1), jnp.uint8)
     >>> params = model.init(jax.random.key(0), images)
     >>> sum(leaf.size for leaf in jax.tree.leaves(params))
-    174874
+    169770
     """
 
     image_shape: tuple[int, int, int]
     classes: int = 10
-    channels: tuple[int, ...] = (16, 32, 64)
+    channels: tuple[int, ...] = (32, 64)
     groups: int = 8
     l2: float = 0.0
     task: LearningTask = "classification"
@@ -184,7 +184,7 @@ class ResNet(_ImageNetwork):
         statistics: Statistics | None = None,
     ) -> Array:
         """Compute the score of each class."""
-        activations = jax.nn.relu(self._normalized(as_float(inputs), params["first"], 1))
+        activations = jax.nn.relu(self._normalized(as_float(inputs), params["first"], 2))
         for number, block in enumerate(params["blocks"]):
             stride = 2 if number and number % 2 == 0 else 1
             inner = jax.nn.relu(self._normalized(activations, block["first"], stride))

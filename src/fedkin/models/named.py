@@ -105,7 +105,8 @@ def named_model(
     Logistic(l2=0.01, intercept=True, classes=10, task='classification')
 
     Args:
-        name: `logistic`, `ridge`, `mlp`, `cnn`, `cnn-fedavg`, `resnet`, a registered name, or `package.module:factory`.
+        name: `logistic`, `ridge`, `mlp`, `cnn`, `cnn-fedavg`, `resnet`, a registered name, or
+            `package.module:factory`.
         task: Classification or regression, for models that can do both.
         classes: The number of classes.
         point_shape: The shape of one raw input point.

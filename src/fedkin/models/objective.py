@@ -15,10 +15,10 @@ from fedkin.models.base import Model, Statistics
 from fedkin.models.operations import count_operations
 from fedkin.types import Array, Key, Params, Vector
 
-
 OPERATIONS_FOR_ONE_NODE = 10_000_000
 """From this many multiplications and additions in the loss of a mini-batch on, nodes and mini-batches are
-computed one after the other. Below, several at once: starting an operation would cost more than the operation."""
+computed one after the other. Below that, starting an operation costs more than the operation, so several are
+computed at once."""
 
 
 class Batch(NamedTuple):

@@ -1,9 +1,9 @@
 """A model's convolutions and pooling in the form that is fast on CPUs, whoever wrote the model.
 
-`with_fast_layers` traces a function, and computes what it does with convolutions replaced by matrix products
-(`convolutions.py`), and pooling by comparisons or sums of slices, whose derivatives are cheap. The numbers are the
-same to rounding. Everything else, and what is unusual (dilation, groups, layers inside a function with
-derivatives of its own), runs as it was written.
+`with_fast_layers` traces a function, and computes what it does with convolutions replaced by matrix
+products (`convolutions.py`), and pooling by comparisons or sums of slices, whose derivatives are cheap. The
+numbers are the same to rounding. Everything else, and what is unusual (dilation, groups, layers inside a
+function with derivatives of its own), runs as it was written.
 """
 
 from collections.abc import Callable, Sequence
