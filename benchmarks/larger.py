@@ -39,8 +39,8 @@ class FlaxFedAvgCNN(linen.Module):
         for channels in (32, 64):
             images = linen.relu(linen.Conv(channels, (5, 5), padding="VALID")(images))
             images = linen.max_pool(images, (2, 2), strides=(2, 2))
-        features = images.reshape(len(images), -1)
-        return linen.Dense(CLASSES)(linen.relu(linen.Dense(512)(features)))
+        hidden = linen.relu(linen.Dense(512)(images.reshape(len(images), -1)))
+        return linen.Dense(CLASSES)(hidden)
 
 
 @dataclass(frozen=True)
