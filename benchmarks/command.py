@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,11 +57,7 @@ def bench(
         raise InputError(f"--points {points} is no multiple of 50, the size of a mini-batch")
     if plot is not None and plot.suffix not in (".svg", ".png", ".pdf"):
         raise InputError(f"--plot {plot}: the name must end in .svg, .png or .pdf")
-    if importlib.util.find_spec("torch") is None:
-        raise InputError(
-            "the benchmark compares with PyTorch, which is not installed: run `make bench`, or "
-            "pip install '.[bench]' in the repository"
-        )
+    _need("torch")
     # Heavy imports, and PyTorch is an extra.
     from benchmarks import contests, work
     from benchmarks.engine import time_paper_run
@@ -70,9 +67,7 @@ def bench(
     for name in network or ():
         if name not in NETWORKS:
             raise InputError(f"--network {name!r} is unknown; choose one of {', '.join(NETWORKS)}")
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = _cores()
     limits = work.measure_limits(cores)
     outcomes, runs, threads = [], {}, {}
     for name in network or NETWORKS:
@@ -106,6 +101,56 @@ def bench(
 
 
 @app.command()
+def larger(
+    network: Annotated[
+        list[str] | None,
+        typer.Option(help="cnn-fedavg, 'cnn-fedavg in Flax' or resnet; all if not given."),
+    ] = None,
+    nodes: Annotated[
+        list[int] | None,
+        typer.Option(help="Numbers of nodes; 20 and 100 if not given. May be repeated."),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Timed turns of each side; the median counts.")
+    ] = 3,
+    memory: Annotated[
+        bool, typer.Option(help="Also measure memory and compilation, in separate processes.")
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Time networks of usual size: a gradient and a Hessian-vector product, against the PyTorch loop."""
+    _need("torch", "flax")
+    # Heavy imports, and both are extras.
+    from benchmarks import contests, work
+    from benchmarks.larger import LARGER, LargerContests, LargerProblem
+    from benchmarks.probe import probe
+
+    for name in network or ():
+        if name not in LARGER:
+            raise InputError(f"--network {name!r} is unknown; choose one of {', '.join(LARGER)}")
+    limits = work.measure_limits(_cores())
+    rows = []
+    for name in network or LARGER:
+        for count in nodes or (20, 100):
+            problem = LargerProblem(name, nodes=count)
+            listed = LargerContests(problem)
+            threads = contests.choose_threads(problem, listed.loop, _cores())
+            for contest in listed:
+                notes.print(f"{name}, {count} nodes: {contest.name} …")
+                outcome = contests.run_contest(problem, contest, limits, repeats)
+                rows.append(asdict(outcome) | {"ratio": outcome.ratio, "nodes": count})
+            rows[-1] |= {"torch_threads": threads}
+            if memory:
+                notes.print(f"{name}, {count} nodes: memory and compilation …")
+                rows[-1] |= {"memory": _larger_probes(probe, name, count)}
+    answer = {"cores": _cores(), "matmul_gigaflops": limits.flops / 1e9, "contests": rows}
+    if json:
+        print_json(answer, schema="bench-larger/1")
+        return
+    _show_larger(answer)
+
+
+@app.command()
 def crowd(
     nodes: Annotated[int, typer.Option(min=20, help="Nodes in the federation.")] = 1500,
     kin: Annotated[int, typer.Option(min=1, help="How many of them are like the owner.")] = 10,
@@ -131,6 +176,70 @@ def crowd(
         f"{nodes} nodes, {kin} of them like the owner: after the fifth, an outer step took {some:.3f} s "
         f"in the median, and {everyone:.2f} s where all nodes were asked: {found.share:.3f} of it."
     )
+
+
+def _need(*packages: str) -> None:
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise InputError(
+                f"the benchmark needs {package}, which is not installed: run `make bench`, or "
+                "pip install '.[bench]' in the repository"
+            )
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _larger_probes(probe: Callable[..., dict[str, Any]], name: str, nodes: int) -> dict[str, Any]:
+    """Measure the memory of both sides, and the compilation of a first and a second process."""
+    settings = {"probe": "larger", "network": name, "nodes": nodes}
+    with tempfile.TemporaryDirectory() as cache:
+        first = probe(settings | {"side": "fedkin", "cache": cache})
+        second = probe(settings | {"side": "fedkin", "cache": cache})
+    torch = probe(settings | {"side": "torch", "cache": None})
+    return {
+        "fedkin_megabytes": first["peak_megabytes"],
+        "torch_megabytes": torch["peak_megabytes"],
+        "first_call_seconds": first["first_call_seconds"],
+        "second_process_seconds": second["first_call_seconds"],
+    }
+
+
+def _show_larger(answer: dict[str, Any]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("network", "computation"):
+        table.add_column(heading)
+    for heading in ("nodes", "fedkin", "PyTorch", "ratio", "matmul", "difference"):
+        table.add_column(heading, justify="right")
+    for row in answer["contests"]:
+        table.add_row(
+            row["network"],
+            row["name"],
+            str(row["nodes"]),
+            f"{row['fedkin_seconds'] * 1e3:.1f} ms",
+            f"{row['torch_seconds'] * 1e3:.1f} ms",
+            f"{row['ratio']:.2f}",
+            f"{row['matmul_share']:.0%}",
+            f"{row['difference']:.0e}",
+        )
+    results.print(table)
+    results.print(
+        f"\nTimes of one node's mini-batch of 50, on {answer['cores']} cores; matmul: the share of "
+        f"{answer['matmul_gigaflops']:.0f} Gflop/s."
+    )
+    for row in answer["contests"]:
+        if "memory" in row:
+            found = row["memory"]
+            calls = ", ".join(f"{n} {s:.1f} s" for n, s in found["first_call_seconds"].items())
+            again = ", ".join(f"{n} {s:.1f} s" for n, s in found["second_process_seconds"].items())
+            results.print(
+                f"{row['network']}, {row['nodes']} nodes: {found['fedkin_megabytes']:,.0f} MB at most, "
+                f"PyTorch {found['torch_megabytes']:,.0f} MB. First calls: {calls}; in a second "
+                f"process: {again}."
+            )
 
 
 def _probes() -> dict[str, Any]:

@@ -95,7 +95,7 @@ def run_contest(
             found.append(_time_turn(way) / contest.units)
     seconds, torch_seconds = float(np.median(times[0])), float(np.median(times[1]))
     run_seconds = seconds * contest.units
-    image_bytes = int(np.prod(problem.model.image_shape))
+    image_bytes = int(np.prod(problem.image_shape))
     return Outcome(
         network=problem.network,
         name=contest.name,

@@ -48,10 +48,15 @@ class FedkinEngine:
 
     Methods return NumPy arrays, so the work is finished when they return. `key` decides the
     mini-batches of a round, which are the same in every round.
+
+    Args:
+        problem: The data and the network.
+        period: The steps of a round.
     """
 
-    def __init__(self, problem: BenchProblem) -> None:
+    def __init__(self, problem: BenchProblem, period: int = PERIOD) -> None:
         self.problem = problem
+        self.period = period
         self.key = jax.random.key(1)
 
     @cached_property
@@ -160,7 +165,7 @@ class FedkinEngine:
     def _ask_nodes(
         self, task: Task, message: Mapping[str, Array | float], **options: Any
     ) -> np.ndarray:
-        request = Revealed(task, message, steps=PERIOD, **options)
+        request = Revealed(task, message, steps=self.period, **options)
         return np.asarray(self.federation.exchange(train=request, key=self.key).train["point"])
 
 

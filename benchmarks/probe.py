@@ -93,7 +93,30 @@ def compilation(
     return {"seconds": seconds}
 
 
+def larger(network: str, nodes: int, side: str, cache: str | None) -> dict[str, Any]:
+    """Measure the memory of one side's steps with a larger network, and how long first calls take."""
+    from benchmarks.larger import LargerContests, LargerProblem  # which needs PyTorch
+
+    if cache is not None:
+        keep_compiled_code(Path(cache))
+    problem = LargerProblem(network, nodes=nodes)
+    seconds: dict[str, float] = {}
+    if side == "fedkin":
+        engine, theta = FedkinEngine(problem, period=2), problem.theta
+        _ = engine.federation  # Loading the data is not timed.
+        for name in ("inner", "adjoint"):
+            began = time.perf_counter()
+            MAIN_TASKS[name](engine, theta)
+            seconds[name] = time.perf_counter() - began
+    else:
+        contests = LargerContests(problem)
+        contests.torch_gradients()()
+        contests.torch_products(contests.start)()
+    return {"first_call_seconds": seconds, "peak_megabytes": _peak_bytes() / 1e6}
+
+
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    answer = {"scaling": scaling, "compilation": compilation}[asked.pop("probe")](**asked)
+    probes = {"scaling": scaling, "compilation": compilation, "larger": larger}
+    answer = probes[asked.pop("probe")](**asked)
     sys.stdout.write(json.dumps(answer) + "\n")

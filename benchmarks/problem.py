@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ NETWORKS = {
 }
 """The paper's networks by the data set they are for."""
 
+CLASSES = 10
 BATCH_SIZE = 50
 SEED = 0
 
@@ -44,6 +46,11 @@ class BenchProblem:
         """The network."""
         return NETWORKS[self.network]
 
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of the images."""
+        return self.model.image_shape
+
     @cached_property
     def objective(self) -> Objective:
         """The network on prepared images."""
@@ -58,16 +65,16 @@ class BenchProblem:
     def raw(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
         """Make up a node's images and labels: a class is a brightness of some of the pixels."""
         random = np.random.default_rng([SEED, node])
-        labels = random.integers(0, self.model.classes, points).astype(np.int32)
-        images = random.integers(0, 128, (points, *self.model.image_shape), np.uint8)
-        rows = np.arange(self.model.image_shape[0]) % self.model.classes
+        labels = random.integers(0, CLASSES, points).astype(np.int32)
+        images = random.integers(0, 128, (points, *self.image_shape), np.uint8)
+        rows = np.arange(self.image_shape[0]) % CLASSES
         images += (100 * (rows[None, :] == labels[:, None])).astype(np.uint8)[:, :, None, None]
         return images, labels
 
     def prepared(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the same images in the form that fedkin's model takes."""
         images, labels = self.raw(node, points)
-        return self.model.prepare(images), labels
+        return np.asarray(self.model.prepare(images)), labels
 
     def batched(self, node: int, points: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the same images, divided into the mini-batches that fedkin uses."""
@@ -76,7 +83,7 @@ class BenchProblem:
         rows = np.stack(divide(points, BATCH_SIZE, SEED, node % self.nodes))
         return images[rows], labels[rows]
 
-    def parameters(self, vector: Vector) -> list[dict[str, np.ndarray]]:
+    def parameters(self, vector: Vector) -> Any:
         """Return a flat vector in the arrangement of the model, as NumPy arrays."""
         return jax.tree.map(np.asarray, self.objective.unflatten(vector))
 

@@ -65,7 +65,12 @@ class TorchLoop:
             height, width = (height + 2 * PADDING) // kernel, (width + 2 * PADDING) // kernel
         self.model = model
         self.network = Network(model, height * width)
-        self.nodes = [
+        self.nodes = self.divided(nodes)
+
+    @staticmethod
+    def divided(nodes: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[TorchNode]:
+        """Return the mini-batches in PyTorch's arrangement."""
+        return [
             TorchNode(
                 torch.from_numpy(np.ascontiguousarray(images.transpose(0, 1, 4, 2, 3))),
                 torch.from_numpy(labels.astype(np.int64)),

@@ -271,7 +271,7 @@ MISTAKES = {
     ),
     "regression": ([*NEIGHBORS, *CENTER, "--task=regression"], "regression needs numbers"),
     "model": ([*NEIGHBORS, *CENTER, "--model=ridge"], "ridge gives numbers"),
-    "model name": ([*NEIGHBORS, *CENTER, "--model=forest"], "choose one of logistic"),
+    "model name": ([*NEIGHBORS, *CENTER, "--model=boosting"], "choose one of logistic"),
     "model for images": ([*NEIGHBORS, *CENTER, "--model=cnn"], "needs images"),
     "separator": ([*NEIGHBORS, *CENTER, "--separator=, "], "one character"),
     "cap": ([*NEIGHBORS, *CENTER, "--cap=0.1"], "cap"),

@@ -5,12 +5,16 @@ import pytest
 
 from federations import classification_nodes, problem
 from fedkin.compilation import COMPILED
-from fedkin.federation.base import Cost
+from fedkin.federation.base import Cost, Revealed
 from fedkin.federation.task import slots_of
 from fedkin.federation.work import SlotContents
+from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
+from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.models import objective
 from fedkin.models.linear import Logistic
+from fedkin.models.mlp import MLP
 
 WEIGHTS = jnp.array([0.25, 0.75])
 
@@ -120,3 +124,29 @@ def test_nodes_keep_their_state_when_they_come_to_another_share():
         sums(federation, chosen, begin=False)
     second = [sums(federation, few, begin=False) for federation in (alone, among)]
     np.testing.assert_allclose(*second, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("task", ["inner", "adjoint"])
+def test_nodes_one_by_one_give_the_numbers_of_nodes_at_once(monkeypatch, task):
+    """Heavy models are computed node by node and mini-batch by mini-batch, others side by side."""
+    nodes, validation = classification_nodes((30, 17, 25, 10, 12))
+
+    def replies(operations):
+        monkeypatch.setattr(objective, "OPERATIONS_FOR_ONE_NODE", operations)
+        made = problem(MLP(outputs=3, hidden=4), nodes, validation)
+        theta = made.objective.init(jax.random.key(0))
+        numbers = {"learning_rate": 0.1, "refresh_probability": 0.3, "averaging_rate": 0.1}
+        message = {"point": theta / 2, **numbers}
+        beginning = {"theta": theta, "target": theta} if task == "adjoint" else {}
+        which = INNER_SVRG_ROUND if task == "inner" else ADJOINT_SVRG_ROUND
+        return [
+            made.federation.exchange(
+                train=Revealed(which, message | own, begin=begin, steps=4, reply="point"),
+                key=jax.random.key(number),
+            ).train["point"]
+            for number, (begin, own) in enumerate(((True, beginning), (False, {})))
+        ]
+
+    for heavy, light in zip(replies(1), replies(10**12), strict=True):
+        np.testing.assert_allclose(heavy, light, rtol=1e-10, atol=1e-12)

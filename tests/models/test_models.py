@@ -113,12 +113,6 @@ class SmallNetwork(nn.Module):
         return nn.Dense(3)(nn.tanh(nn.Dense(4)(inputs)))
 
 
-class WithRunningState(nn.Module):
-    @nn.compact
-    def __call__(self, inputs):
-        return nn.BatchNorm(use_running_average=False)(nn.Dense(3)(inputs))
-
-
 def test_a_flax_module_is_a_model():
     model = as_model(SmallNetwork(), "classification")
     assert isinstance(model, WrappedModel)
@@ -129,12 +123,6 @@ def test_a_flax_module_is_a_model():
         objective.init(jax.random.key(0)), Batch(inputs, jnp.zeros(5, int), None)
     )
     assert np.isfinite(loss)
-
-
-def test_a_module_with_running_state_is_refused():
-    model = as_model(WithRunningState(), "classification")
-    with pytest.raises(fedkin.InputError, match="batch_stats"):
-        Objective.create(model, jnp.ones((5, 2)))
 
 
 def test_what_is_no_model_is_refused():

@@ -3,6 +3,8 @@
 from importlib.metadata import EntryPoint
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from fedkin.errors import InputError
 from fedkin.models.base import WrappedModel
 from fedkin.models.mlp import MLP
 from fedkin.models.named import MODELS, known_task, named_model
+from fedkin.models.objective import Batch, Objective
 from fedkin.studies.config import RunConfig
 
 
@@ -68,7 +71,7 @@ def test_l2_may_be_any_number(value):
     ("name", "l2", "message"),
     [
         ("logistc", None, "model='logistc' is unknown; did you mean logistic"),
-        ("forest", None, "choose one of logistic, ridge, mlp, cnn"),
+        ("boosting", None, "choose one of logistic, ridge, mlp, cnn"),
         ("nowhere.at_all:model", None, "cannot be imported"),
         (PLACE, 0.1, "l2 is not a setting of the model"),
         ("logistic", -1, "l2 must be a number from 0 on, not -1"),
@@ -81,6 +84,43 @@ def test_l2_may_be_any_number(value):
 def test_what_cannot_be_meant_is_refused(name, l2, message):
     with pytest.raises(InputError, match=message):
         named_model(name, "classification", 3, (5,), l2)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size"),
+    [
+        # 25·32 + 32, 25·32·64 + 64, 4·4·64·512 + 512, 512·10 + 10
+        ("cnn-fedavg", (28, 28, 1), 582_026),
+        ("cnn-fedavg", (32, 32, 3), 75 * 32 + 32 + 51_264 + 25 * 64 * 512 + 512 + 5_130),
+        # A normalized 3 x 3 convolution has 9·in·out + 2·out; one way around 32·64 + 64.
+        ("resnet", (28, 28, 1), 352 + 4 * 9_280 + 18_560 + 3 * 36_992 + 2_112 + 650),
+        ("resnet", (33, 40, 3), 928 + 4 * 9_280 + 18_560 + 3 * 36_992 + 2_112 + 650),
+    ],
+)
+def test_networks_for_images(name, shape, size):
+    model = named_model(name, "classification", 10, shape)
+    images = np.random.default_rng(0).integers(0, 256, (4, *shape), np.uint8)
+    objective = Objective.create(model, model.prepare(images))
+    assert objective.size == size
+    theta = objective.init(jax.random.key(0))
+    batch = Batch(jnp.asarray(images), jnp.arange(4), None)
+    loss, gradient = jax.jit(jax.value_and_grad(objective.batch_loss))(theta, batch)
+    assert 1 < loss < 10  # about log 10 before training
+    moved = objective.batch_loss(theta - 1e-3 * gradient / jnp.linalg.norm(gradient), batch)
+    np.testing.assert_allclose(loss - moved, 1e-3 * jnp.linalg.norm(gradient), rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("cnn-fedavg", (15, 28, 1), "too small for the model 'cnn-fedavg'.*16 x 16"),
+        ("resnet", (7, 28, 1), "too small for the model 'resnet'.*8 x 8"),
+        ("resnet", (28, 28), "'resnet' needs images of shape"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(name, shape, message):
+    with pytest.raises(InputError, match=message):
+        named_model(name, "classification", 10, shape)
 
 
 def test_two_models_of_one_name_are_refused(own_registry):

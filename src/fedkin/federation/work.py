@@ -8,7 +8,7 @@ shares do not depend on the number of cores, so the numbers do not either, to th
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -66,7 +66,7 @@ class LocalWork:
         self._data = data
         self._first_number = np.int32(first_number)
         nodes = data.batches.size
-        at_once = _nodes_at_once(data)
+        at_once = _nodes_at_once(objective, data)
         self._share_sizes = share_sizes(nodes, at_once)
         largest = self._share_sizes[0]
         if (crowd := min(at_once, MANY * largest)) > largest:
@@ -284,7 +284,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _nodes_at_once(data: NodeData) -> int:
+def _nodes_at_once(objective: Objective, data: NodeData) -> int:
+    """Return how many nodes a share may have: one where a node's mini-batch is work enough for a core."""
+    if objective.is_heavy(data.labels.shape[-1]):
+        return 1
     floats = math.prod(data.inputs.shape[1:])
     return max(1, BYTES_AT_ONCE // (floats * jnp.dtype(jnp.result_type(float)).itemsize))
 
@@ -306,7 +309,7 @@ def _run_begin(
             evaluations = evaluations + count
         return begun, evaluations
 
-    return jax.vmap(begin, in_axes=(OWN_FIELDS, 0, 0))(data.of_node(places), contents, message)
+    return _for_each_node(begin, data.of_node(places), contents, message)
 
 
 def _run_task(
@@ -322,6 +325,13 @@ def _run_task(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     function = partial(task.function, objective, **dict(options))
     own_keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys), numbers)
-    return jax.vmap(function, in_axes=(OWN_FIELDS, 0, 0, 0))(
-        data.of_node(places), contents, own_keys, message
-    )
+    return _for_each_node(function, data.of_node(places), contents, own_keys, message)
+
+
+def _for_each_node(function: Callable[..., Any], data: NodeData, *arguments: Any) -> Any:
+    """Call a function of data and further arguments, which are stacked, for each node of a share."""
+    if len(data.first) == 1:
+        found = function(data.of_node(0), *jax.tree.map(lambda leaf: leaf[0], arguments))
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
+    axes = (OWN_FIELDS, *[0] * len(arguments))
+    return jax.vmap(function, in_axes=axes)(data, *arguments)

@@ -1,5 +1,7 @@
 """What a model is: parameters, outputs, and the loss of single points."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,6 +11,7 @@ import optax
 from jax.scipy.special import logsumexp
 
 from fedkin.errors import InputError
+from fedkin.models.rewriting import with_fast_layers
 from fedkin.types import Array, Key, LearningTask, Params
 
 Statistics = Any
@@ -126,15 +129,8 @@ class WrappedModel:
 
     def init(self, key: Key, inputs: Array) -> Params:
         """Draw the module's parameters; refuse a module that keeps other variables."""
-        params = self.module.init(key, as_float(inputs))
-        if isinstance(params, dict) and set(params) - {"params"} and "params" in params:
-            extra = ", ".join(sorted(set(params) - {"params"}))
-            raise InputError(
-                f"the model keeps variables besides its parameters ({extra}), which fedkin would train "
-                "as if they were parameters; use layers without running state (LayerNorm or GroupNorm "
-                "in place of BatchNorm)"
-            )
-        return params
+        with self._users_errors("init", inputs):
+            return self._draw(key, as_float(inputs))
 
     def apply(
         self,
@@ -144,13 +140,59 @@ class WrappedModel:
         mask: Array | None = None,
         statistics: Statistics | None = None,
     ) -> Array:
-        """Call the module, which must treat every point independently."""
-        outputs = self.module.apply(params, as_float(inputs))
+        """Call the module, which must treat every point independently, but for batch normalization."""
+
+        def call(params: Params, inputs: Array, rest: tuple) -> Array:
+            return self._outputs(params, inputs, *rest)
+
+        with self._users_errors("apply", inputs):
+            outputs = with_fast_layers(call)(params, as_float(inputs), (mask, statistics))
+        if not hasattr(outputs, "ndim"):
+            raise InputError(
+                f"the model {self._name} must return one array, not {type(outputs).__name__}"
+            )
         return outputs[..., 0] if self.task == "regression" and outputs.ndim == 2 else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
-        """Return nothing: this model does not normalize over points."""
+        """Return the statistics of these inputs; nothing if the module does not normalize over points."""
+        with self._users_errors("apply", inputs):
+            return with_fast_layers(self._measured)(params, as_float(inputs))
+
+    def _draw(self, key: Key, inputs: Array) -> Params:
+        params = self.module.init(key, inputs)
+        if isinstance(params, dict) and set(params) - {"params"} and "params" in params:
+            extra = ", ".join(sorted(set(params) - {"params"}))
+            raise InputError(
+                f"the model keeps variables besides its parameters ({extra}), which fedkin would train "
+                "as if they were parameters; use layers without state"
+            )
+        return params
+
+    def _outputs(
+        self, params: Params, inputs: Array, mask: Array | None, statistics: Statistics | None
+    ) -> Array:
+        return self.module.apply(params, inputs)
+
+    def _measured(self, params: Params, inputs: Array) -> Statistics:
         return ()
+
+    @property
+    def _name(self) -> str:
+        return type(self.module).__name__
+
+    @contextmanager
+    def _users_errors(self, method: str, inputs: Array) -> Iterator[None]:
+        """Tell a user which of the model's methods raised an error, and for what."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            said = str(error).strip().split("\n")[0]
+            raise InputError(
+                f"the model {self._name} raised {type(error).__name__} in {method}, for inputs of shape "
+                f"{tuple(inputs.shape)}: {said}"
+            ) from error
 
     def loss(self, outputs: Array, labels: Array) -> Array:
         """Return the loss of the task."""
@@ -165,6 +207,11 @@ def as_model(candidate: Any, task: LearningTask) -> Model:
     """Return a fedkin model unchanged, and wrap any other object with `init` and `apply`."""
     if isinstance(candidate, Model):
         return candidate
+    from fedkin.models.flax_modules import NnxModel, flax_model  # which needs this module
+
+    from_flax = flax_model(candidate, task)
+    if isinstance(from_flax, NnxModel):
+        return from_flax
     if callable(getattr(candidate, "init", None)) and callable(getattr(candidate, "apply", None)):
         try:
             hash(candidate)
@@ -172,7 +219,7 @@ def as_model(candidate: Any, task: LearningTask) -> Model:
             raise InputError(
                 f"the model {type(candidate).__name__} is not hashable; make it a frozen dataclass"
             ) from error
-        return WrappedModel(candidate, task)
+        return from_flax or WrappedModel(candidate, task)
     raise InputError(
         f"a model needs the methods init(key, inputs) and apply(params, inputs); "
         f"{type(candidate).__name__} lacks at least one of them"

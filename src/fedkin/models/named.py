@@ -8,12 +8,13 @@ from typing import Any
 from fedkin.errors import InputError
 from fedkin.models.base import LinearModel, Model, as_model
 from fedkin.models.cnn import CNN
+from fedkin.models.image_networks import FedAvgCNN, ResNet
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.mlp import MLP
 from fedkin.registry import Registry
 from fedkin.types import LearningTask
 
-BUILT_IN_MODELS = frozenset({CNN, Logistic, MLP, Ridge})
+BUILT_IN_MODELS = frozenset({CNN, FedAvgCNN, Logistic, MLP, ResNet, Ridge})
 """fedkin's own classes of models: with their settings they say all that is computed. Those of users,
 wrapped or derived from these, may compute something else tomorrow under the same name."""
 
@@ -88,9 +89,7 @@ def takes_l2(name: str) -> bool:
 
 def l2_factor(model: Model) -> float | None:
     """Return the factor of ½‖θ‖² in the loss of one of fedkin's own models; None for any other."""
-    if isinstance(model, CNN | Logistic | MLP | Ridge) and type(model) in BUILT_IN_MODELS:
-        return model.l2
-    return None
+    return getattr(model, "l2") if type(model) in BUILT_IN_MODELS else None  # noqa: B009 - not typed
 
 
 def named_model(
@@ -106,7 +105,8 @@ def named_model(
     Logistic(l2=0.01, intercept=True, classes=10, task='classification')
 
     Args:
-        name: `logistic`, `ridge`, `mlp`, `cnn`, a registered name, or `package.module:factory`.
+        name: `logistic`, `ridge`, `mlp`, `cnn`, `cnn-fedavg`, `resnet`, a registered name, or
+            `package.module:factory`.
         task: Classification or regression, for models that can do both.
         classes: The number of classes.
         point_shape: The shape of one raw input point.
@@ -145,12 +145,7 @@ def _mlp(task: LearningTask, classes: int, point_shape: tuple[int, ...], setting
 
 
 def _cnn(task: LearningTask, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
-    if len(point_shape) != 3:
-        raise InputError(
-            "the model 'cnn' needs images of shape (height, width, channels), not points of shape "
-            f"{point_shape}; add an axis for the channels, or choose 'logistic' or 'mlp'"
-        )
-    height, width, channels = point_shape
+    height, width, channels = _image_shape("cnn", point_shape)
     # The paper's kernels, or smaller ones for images that these would reduce to almost nothing.
     kernels = (4, 2) if min(height, width) >= 14 else (2, 2)
     return CNN(
@@ -162,10 +157,33 @@ def _cnn(task: LearningTask, classes: int, point_shape: tuple[int, ...], setting
     )
 
 
+def _cnn_fedavg(
+    task: LearningTask, classes: int, point_shape: tuple[int, ...], settings: Any
+) -> Model:
+    return FedAvgCNN(_image_shape("cnn-fedavg", point_shape), classes=classes, **settings)
+
+
+def _resnet(task: LearningTask, classes: int, point_shape: tuple[int, ...], settings: Any) -> Model:
+    return ResNet(_image_shape("resnet", point_shape), classes=classes, **settings)
+
+
+def _image_shape(name: str, point_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Refuse points that are not images."""
+    if len(point_shape) != 3:
+        raise InputError(
+            f"the model {name!r} needs images of shape (height, width, channels), not points of shape "
+            f"{point_shape}; add an axis for the channels, or choose 'logistic' or 'mlp'"
+        )
+    height, width, channels = point_shape
+    return height, width, channels
+
+
 for name, own in {
     "logistic": _OwnModel("classification", _logistic),
     "ridge": _OwnModel("regression", _ridge),
     "mlp": _OwnModel(None, _mlp),
     "cnn": _OwnModel("classification", _cnn),
+    "cnn-fedavg": _OwnModel("classification", _cnn_fedavg),
+    "resnet": _OwnModel("classification", _resnet),
 }.items():
     register_model(name, own)

@@ -1,16 +1,24 @@
 """A model's loss as a function of one flat vector, which is what training optimizes."""
 
 import math
+import warnings
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.errors import InputError
 from fedkin.models.base import Model, Statistics
+from fedkin.models.operations import count_operations
 from fedkin.types import Array, Key, Params, Vector
+
+OPERATIONS_FOR_ONE_NODE = 10_000_000
+"""From this many multiplications and additions in the loss of a mini-batch on, nodes and mini-batches are
+computed one after the other. Below that, starting an operation costs more than the operation, so several are
+computed at once."""
 
 
 class Batch(NamedTuple):
@@ -46,7 +54,11 @@ class Objective:
     def create(cls, model: Model, inputs: Array | np.ndarray) -> "Objective":
         """Bind a model to the shape of its (prepared) inputs."""
         example = jax.ShapeDtypeStruct((2, *inputs.shape[1:]), inputs.dtype)
-        leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), example))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            params = jax.eval_shape(model.init, jax.random.key(0), example)
+        leaves, structure = jax.tree.flatten(params)
+        _check_parameters(leaves, [str(warning.message) for warning in caught])
         shapes = tuple(leaf.shape for leaf in leaves)
         return cls(model, structure, shapes, tuple(inputs.shape[1:]), str(inputs.dtype))
 
@@ -76,6 +88,10 @@ class Objective:
         data_loss = jnp.mean(losses) if batch.weights is None else batch.weights @ losses
         return data_loss + self.model.penalty(params)
 
+    def is_heavy(self, points: int) -> bool:
+        """Return whether one mini-batch of this many points is enough work for a core at a time."""
+        return _loss_operations(self, points) >= OPERATIONS_FOR_ONE_NODE
+
     def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> Array:
         """Return the outputs for evaluation, normalized with fixed statistics."""
         return self.model.apply(self.unflatten(vector), inputs, statistics=statistics)
@@ -92,6 +108,33 @@ class Objective:
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalization statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)
+
+
+def _check_parameters(leaves: list[Any], warned: list[str]) -> None:
+    """Refuse a model without parameters, or with parameters that are no single-precision numbers."""
+    if not sum(math.prod(leaf.shape) for leaf in leaves):
+        raise InputError("the model has no parameters: there is nothing to train")
+    own = jnp.result_type(float)
+    kinds = sorted({str(leaf.dtype) for leaf in leaves} - {"float32", str(own)})
+    if any("dtype float64" in message for message in warned):
+        kinds.append("float64")
+    if kinds:
+        raise InputError(
+            f"the model has parameters of type {', '.join(kinds)}; fedkin computes in {own}: "
+            "make all parameters float32"
+        )
+
+
+@cache
+def _loss_operations(objective: Objective, points: int) -> int:
+    """Count what the loss of a mini-batch takes."""
+    traced = jax.make_jaxpr(
+        lambda vector, inputs: objective.model.apply(objective.unflatten(vector), inputs)
+    )(
+        jax.ShapeDtypeStruct((objective.size,), jnp.result_type(float)),
+        jax.ShapeDtypeStruct((points, *objective.point_shape), objective.point_dtype),
+    )
+    return count_operations(traced.jaxpr)
 
 
 # This runs once. Optimized compilation would take two seconds and save none.

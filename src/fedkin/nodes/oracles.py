@@ -46,7 +46,9 @@ def full_loss_and_gradient(
     objective: Objective, theta: Vector, data: NodeData
 ) -> tuple[Array, Vector]:
     """Return L_k(θ) and ∇L_k(θ) in one pass over the node's data."""
-    return _mean_over_batches(partial(batch_loss_and_gradient, objective), (theta,), data)
+    return _mean_over_batches(
+        objective, partial(batch_loss_and_gradient, objective), (theta,), data
+    )
 
 
 def full_and_batch_gradients(
@@ -61,7 +63,7 @@ def full_and_batch_gradients(
     def gradient(theta: Vector, batch: Batch) -> Vector:
         return batch_loss_and_gradient(objective, theta, batch)[1]
 
-    return _mean_over_batches(gradient, (theta,), data, keep=True)
+    return _mean_over_batches(objective, gradient, (theta,), data, keep=True)
 
 
 def full_hessian_product(
@@ -72,7 +74,7 @@ def full_hessian_product(
     def product(theta: Vector, vector: Vector, batch: Batch) -> Vector:
         return batch_hessian_product(objective, theta, batch, vector)
 
-    return _mean_over_batches(product, (theta, vector), data)
+    return _mean_over_batches(objective, product, (theta, vector), data)
 
 
 def full_class_product(
@@ -87,7 +89,7 @@ def full_class_product(
     def product(theta: Vector, vector: Vector, batch: Batch) -> Vector:
         return _batch_class_product(objective, theta, batch, vector)
 
-    return _mean_over_batches(product, (theta, vector), data)
+    return _mean_over_batches(objective, product, (theta, vector), data)
 
 
 @_jit
@@ -116,7 +118,7 @@ def drawn_hessian_product(
         indices: The mini-batches; one may occur more than once.
         vector: The vector.
     """
-    at_once = data.turns.shape[1]
+    at_once = _batches_at_once(objective, data)
 
     @sequential_vmap
     def mean(theta: Vector, vector: Vector, indices: Array, data: NodeData) -> Vector:
@@ -164,7 +166,13 @@ def smoothness(objective: Objective, data: NodeData) -> Array:
     return model.curvature_bound * largest + model.l2
 
 
+def _batches_at_once(objective: Objective, data: NodeData) -> int:
+    """Return how many of a node's mini-batches are computed together."""
+    return 1 if objective.is_heavy(data.labels.shape[-1]) else data.turns.shape[1]
+
+
 def _mean_over_batches(
+    objective: Objective,
     function: Callable[..., Any],
     vectors: tuple[Vector, ...],
     data: NodeData,
@@ -177,12 +185,14 @@ def _mean_over_batches(
     reason several nodes are passed through one after the other, not side by side.
 
     Args:
+        objective: The model.
         function: Maps the vectors and a mini-batch to arrays.
         vectors: The vectors.
         data: The node's points.
         keep: Return the mean and also the values of the single mini-batches.
     """
-    at_once = data.turns.shape[1]
+    at_once = _batches_at_once(objective, data)
+    turns = data.turns.reshape(-1, at_once)
 
     @sequential_vmap
     def mean(vectors: tuple[Vector, ...], data: NodeData) -> Any:
@@ -190,11 +200,16 @@ def _mean_over_batches(
         # data would become one large product with the data rearranged first, which takes far longer.
         copies = [jnp.broadcast_to(vector, (at_once, *vector.shape)) for vector in vectors]
 
+        def compute(indices: Array) -> Any:
+            if at_once == 1:
+                value = function(*vectors, data.batch(indices[0]))
+                return jax.tree.map(lambda leaf: leaf[None], value)
+            return jax.vmap(function)(*copies, jax.vmap(data.batch)(indices))
+
         def add(turn: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
             total, kept = carry
-            indices = data.turns[turn]
-            batches = jax.vmap(data.batch)(jnp.minimum(indices, data.batches - 1))
-            values = jax.vmap(function)(*copies, batches)
+            indices = turns[turn]
+            values = compute(jnp.minimum(indices, data.batches - 1))
             own = indices < data.batches
             total = jax.tree.map(
                 lambda so_far, value: so_far + _sum_where(own, value), total, values
@@ -205,9 +220,7 @@ def _mean_over_batches(
 
         shapes = jax.eval_shape(function, *vectors, data.batch(jnp.zeros((), int)))
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        rows = jax.tree.map(
-            lambda leaf: jnp.zeros((*data.turns.shape, *leaf.shape), leaf.dtype), zeros
-        )
+        rows = jax.tree.map(lambda leaf: jnp.zeros((*turns.shape, *leaf.shape), leaf.dtype), zeros)
         needed = -(-data.batches // at_once)
         total, kept = lax.fori_loop(0, needed, add, (zeros, rows if keep else None))
         average = jax.tree.map(lambda leaf: leaf / data.batches, total)

@@ -100,10 +100,11 @@ def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProble
         if kept:
             loss, gradient = loss_and_gradient(point, data.batch(index))
             return loss, gradient - state.gradients.of_batches[index]
-        # Both points in one pass over the mini-batch.
-        losses, gradients = jax.vmap(loss_and_gradient, (0, None))(
-            jnp.stack([point, state.reference]), data.batch(index)
-        )
+        batch, points = data.batch(index), jnp.stack([point, state.reference])
+        if objective.is_heavy(data.labels.shape[-1]):
+            losses, gradients = lax.map(lambda own: loss_and_gradient(own, batch), points)
+        else:  # both points in one pass over the mini-batch
+            losses, gradients = jax.vmap(loss_and_gradient, (0, None))(points, batch)
         return losses[0], gradients[0] - gradients[1]
 
     def reference_gradients(point: Vector, operands: tuple) -> ReferenceGradients:

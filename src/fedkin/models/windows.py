@@ -1,0 +1,88 @@
+"""Windows of images: cutting them out for a matrix product, and adding them up again.
+
+Images have the axes (point, places…, channel), windows (point, places…, pixel of the window and channel),
+for any number of axes of places.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax import lax
+
+from fedkin.types import Array
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the windows of an image lie.
+
+    Args:
+        image: The size of the image along each axis of places, without border.
+        window: The size of a window.
+        strides: The distance of neighboring windows.
+        padding: The border before and after, along each axis; negative to cut off.
+
+    >>> Geometry((28, 28), (5, 5), (2, 2), ((2, 2), (2, 2))).positions
+    (14, 14)
+    """
+
+    image: tuple[int, ...]
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """The size of the image with its border."""
+        return tuple(n + sum(pad) for n, pad in zip(self.image, self.padding, strict=True))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The number of windows along each axis."""
+        return tuple(
+            (size - window) // stride + 1
+            for size, window, stride in zip(self.padded, self.window, self.strides, strict=True)
+        )
+
+    @property
+    def pixels(self) -> int:
+        """The number of pixels of a window."""
+        return math.prod(self.window)
+
+
+def cut_windows(images: Array, geometry: Geometry) -> Array:
+    """Cut out all windows: one slice of the images for each offset within a window, axis by axis."""
+    cut = _with_border(images, geometry.padding)
+    sizes = zip(geometry.window, geometry.strides, geometry.positions, strict=True)
+    for axis, (window, stride, positions) in reversed(list(enumerate(sizes, start=1))):
+        length = (positions - 1) * stride + 1
+        pieces = [
+            lax.slice_in_dim(cut, offset, offset + length, stride, axis=axis)
+            for offset in range(window)
+        ]
+        cut = jnp.concatenate(pieces, axis=-1)
+    return cut
+
+
+def add_windows(windows: Array, geometry: Geometry) -> Array:
+    """Add up windows where they overlap: the transpose of `cut_windows`."""
+    total, nothing = windows, jnp.zeros((), windows.dtype)
+    sizes = zip(geometry.window, geometry.strides, geometry.padded, strict=True)
+    for axis, (window, stride, size) in enumerate(sizes, start=1):
+        length = (total.shape[axis] - 1) * stride + 1
+        parts = []
+        for offset, part in enumerate(jnp.split(total, window, axis=-1)):
+            border = [(0, 0, 0)] * part.ndim
+            border[axis] = (offset, size - offset - length, stride - 1)
+            parts.append(lax.pad(part, nothing, border))
+        total = sum(parts[1:], parts[0])
+    return _with_border(total, tuple((-low, -high) for low, high in geometry.padding))
+
+
+def _with_border(images: Array, padding: tuple[tuple[int, int], ...]) -> Array:
+    """Add a border of zeros, or cut it off where its width is negative."""
+    if not any(map(any, padding)):
+        return images
+    border = [(0, 0, 0), *((low, high, 0) for low, high in padding), (0, 0, 0)]
+    return lax.pad(images, jnp.zeros((), images.dtype), border)

@@ -1,0 +1,200 @@
+"""Flax modules as models: their batch normalization, and what is refused."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import fedkin
+from fedkin.errors import InputError
+from fedkin.models.base import as_model
+from fedkin.models.cnn import CNN
+from fedkin.models.objective import Batch, Objective
+from fedkin.training.problem import Problem, simulation
+from fedkin.types import Points
+
+
+class PaperNetwork(nn.Module):
+    """The paper's network as a user of Flax would write it."""
+
+    @nn.compact
+    def __call__(self, images, train: bool):
+        for width, channels in ((4, 1), (2, 2)):
+            images = nn.Conv(channels, (width, width), width, padding=1)(images)
+            images = nn.relu(nn.BatchNorm(use_running_average=not train)(images))
+        return nn.Dense(10)(jnp.moveaxis(images, -1, 1).reshape(len(images), -1))
+
+
+class NnxNetwork(nnx.Module):
+    """The same in Flax's newer interface."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.first = nnx.Conv(1, 1, (4, 4), 4, padding=1, rngs=rngs)
+        self.first_norm = nnx.BatchNorm(1, rngs=rngs)
+        self.second = nnx.Conv(1, 2, (2, 2), 2, padding=1, rngs=rngs)
+        self.second_norm = nnx.BatchNorm(2, rngs=rngs)
+        self.last = nnx.Linear(32, 10, rngs=rngs)
+
+    def __call__(self, images):
+        images = nnx.relu(self.first_norm(self.first(images)))
+        images = nnx.relu(self.second_norm(self.second(images)))
+        return self.last(jnp.moveaxis(images, -1, 1).reshape(len(images), -1))
+
+
+def _as_linen(first, second, last):
+    def square(layer, width):
+        kernel = layer["kernel"].reshape(-1, width, width, layer["kernel"].shape[-1])
+        return {"kernel": jnp.moveaxis(kernel, 0, 2), "bias": layer["bias"]}
+
+    def norm(layer):
+        return {"scale": layer["scale"], "bias": layer["offset"]}
+
+    return {
+        "params": {
+            "Conv_0": square(first, 4),
+            "BatchNorm_0": norm(first),
+            "Conv_1": square(second, 2),
+            "BatchNorm_1": norm(second),
+            "Dense_0": last,
+        }
+    }
+
+
+def _as_nnx(first, second, last):
+    params = _as_linen(first, second, last)["params"]
+    names = ("first", "first_norm", "second", "second_norm", "last")
+    order = ("Conv_0", "BatchNorm_0", "Conv_1", "BatchNorm_1", "Dense_0")
+    return {name: params[own] for name, own in zip(names, order, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("module", "arrange"), [(PaperNetwork(), _as_linen), (NnxNetwork(), _as_nnx)]
+)
+def test_a_twin_of_the_papers_network_gives_its_numbers(module, arrange):
+    """Loss, gradient and Hessian product of a padded mini-batch, and outputs with the owner's statistics."""
+    images = np.random.default_rng(0).integers(0, 256, (12, 28, 28, 1), np.uint8)
+    labels, own = jnp.arange(12) % 10, CNN((28, 28, 1))
+    prepared = jnp.asarray(own.prepare(images))
+    built_in = Objective.create(own, prepared)
+    twin = Objective.create(as_model(module, "classification"), images)
+    assert twin.size == built_in.size == 363
+    params = built_in.unflatten(built_in.init(jax.random.key(0)) + 0.1)
+    weights = jnp.where(jnp.arange(12) < 10, 0.1, 0.0)
+
+    @jax.jit
+    def numbers(params):
+        def both(params):
+            theirs = arrange(*params)
+            flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(theirs)])
+            mine = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+            return jnp.stack(
+                [
+                    built_in.batch_loss(mine, Batch(prepared, labels, weights)),
+                    twin.batch_loss(flat, Batch(jnp.asarray(images), labels, weights)),
+                ]
+            )
+
+        vector = jax.tree.map(jnp.ones_like, params)
+        gradients = jax.jacrev(both)
+        outputs = []
+        for objective, order, inputs in (
+            (built_in, list, prepared),
+            (twin, lambda params: arrange(*params), jnp.asarray(images)),
+        ):
+            leaves = jax.tree.leaves(order(params))
+            flat = jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
+            statistics = objective.statistics(flat, inputs[:5])
+            outputs.append(objective.outputs(flat, inputs[5:7], statistics))
+        return both(params), *jax.jvp(gradients, (params,), (vector,)), outputs
+
+    losses, gradients, products, outputs = numbers(params)
+    for found in (losses, *jax.tree.leaves((gradients, products))):
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=2e-5)
+    np.testing.assert_allclose(*outputs, rtol=1e-4, atol=1e-4)
+
+
+def _images(count, seed):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (count, 28, 28, 1), np.uint8), rng.integers(0, 10, count)
+
+
+def test_a_module_with_batch_normalization_is_trained():
+    nodes = {name: _images(12, seed) for seed, name in enumerate(("north", "south"))}
+    result = fedkin.fit(nodes, _images(10, 9), model=PaperNetwork(), steps=1, rounds=2, period=2)
+    assert np.isfinite(result.predict(_images(3, 5)[0])).all()
+
+
+class Dropped(nn.Module):
+    fixed: bool = False
+
+    @nn.compact
+    def __call__(self, inputs, train: bool = False):
+        key = jax.random.key(0) if self.fixed else None
+        return nn.Dropout(0.5)(nn.Dense(3)(inputs), deterministic=not train, rng=key)
+
+
+class NnxDropped(nnx.Module):
+    def __init__(self):
+        self.layer = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+
+    def __call__(self, inputs):
+        return self.layer(inputs)
+
+
+class Counting(nn.Module):
+    @nn.compact
+    def __call__(self, inputs):
+        self.variable("counts", "calls", lambda: jnp.zeros(()))
+        return nn.Dense(3)(inputs)
+
+
+class Returning(nn.Module):
+    outputs: str
+
+    @nn.compact
+    def __call__(self, inputs):
+        scores = nn.Dense(3)(inputs)
+        if self.outputs == "raises":
+            raise RuntimeError("no scores today\nsecond line")
+        return {"wide": nn.Dense(4)(inputs), "pair": (scores, scores), "none": inputs}[self.outputs]
+
+
+class NoParameters(nn.Module):
+    @nn.compact
+    def __call__(self, inputs):
+        return inputs[:, :3]
+
+
+POINTS = Points(np.ones((6, 4), np.float32), np.arange(6) % 3)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Dropped(), r"dropout \(rate 0.5\).*fixed key"),
+        (NnxDropped(), r"dropout \(rate 0.5\).*fixed key"),
+        (Counting(), r"besides its parameters \(counts\)"),
+        (Returning("wide"), r"must give 3 scores, one per class, .* but gives shape \(4,\)"),
+        (Returning("pair"), "Returning must return one array, not tuple"),
+        (Returning("raises"), r"raised RuntimeError in init, .*\(2, 4\): no scores today"),
+        (NoParameters(), "no parameters"),
+        (nn.Dense(3, param_dtype=jnp.float64), "type float64.* make all parameters float32"),
+        (nn.Dense(3, param_dtype=jnp.bfloat16), "type bfloat16.* make all parameters float32"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(module, message):
+    engine = simulation({"one": POINTS}, batch_size=3, seed=0)
+    with pytest.raises(InputError, match=message):
+        Problem.build(engine, POINTS, model=module, classes=np.arange(3))
+
+
+def test_dropout_with_a_fixed_key_is_a_fixed_function():
+    objective = Objective.create(as_model(Dropped(fixed=True), "classification"), POINTS.inputs)
+    vector = objective.init(jax.random.key(0))
+    batch = Batch(jnp.asarray(POINTS.inputs), jnp.asarray(POINTS.labels), None)
+    assert objective.batch_loss(vector, batch) == objective.batch_loss(vector, batch)
+    scores = objective.model.apply(objective.unflatten(vector), batch.inputs)
+    assert (scores == 0).any()
