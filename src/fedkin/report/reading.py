@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -430,10 +431,15 @@ def _owners_of_map(everyone: Collaboration, method: str) -> dict[str, Any]:
         {
             "name": name,
             "group": None,
-            "test_points": int(everyone.scores.loc[name, "points"]),  # pyright: ignore
-            "score": None if pd.isna(score) else float(score),
+            "test_points": int(points),
+            "score": None if math.isnan(score) else score,
         }
-        for name, score in everyone.scores[method].items()
+        for name, points, score in zip(
+            everyone.nodes,
+            everyone.scores["points"].tolist(),
+            everyone.scores[method].tolist(),
+            strict=True,
+        )
     ]
     return {
         "measure": everyone.measure,
