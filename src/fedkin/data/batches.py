@@ -57,8 +57,8 @@ class NodeData(NamedTuple):
             return jnp.full(indices.shape, self.labels.shape[-1])
         return jnp.sum(self.weights[self.first + indices] > 0, axis=-1)
 
-    def of_node(self, node: Array | int) -> "NodeData":
-        """Pick one node out of a stack."""
+    def of_node(self, node: Array | int | slice) -> "NodeData":
+        """Pick one node, or some, out of a stack."""
         return self._replace(
             first=self.first[node], batches=self.batches[node], points=self.points[node]
         )

@@ -53,7 +53,7 @@ def _renormalized(
     weights: np.ndarray, wanted: np.ndarray, answered: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights of the nodes that answered, and what makes up for the others in each model."""
-    complete = (answered >= wanted).all(axis=1)
+    complete = np.all(answered >= wanted, axis=1)
     counted = np.where(answered | complete[:, None], weights, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = weights.sum(axis=1) / counted.sum(axis=1)

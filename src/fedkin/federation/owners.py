@@ -8,7 +8,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -192,7 +192,7 @@ def _digest(ask: Ask) -> bytes:
         kind = type(request).__name__
         described = (name, kind, request.task.name, request.begin, sorted(request.options.items()))
         digest.update(repr(described).encode())
-        arrays = dict(request.message)
+        arrays: dict[str, Any] = dict(request.message)
         if isinstance(request, WeightedSum):
             arrays["weights"] = request.weights
         if isinstance(request, PerNode) and request.nodes is not None:

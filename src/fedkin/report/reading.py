@@ -23,8 +23,7 @@ from fedkin.report.style import (
 )
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig, refused
 from fedkin.studies.store import OWNERS_FILE, Store, read_config, read_finished
-from fedkin.training import map_directory
-from fedkin.training.collaboration import Collaboration
+from fedkin.training.map_directory import COLLABORATION
 from fedkin.training.table_result import read_rows
 
 
@@ -165,8 +164,10 @@ def read_record(directory: Path) -> Record:
         raise InputError(f"{directory} {problem}: name the directory of a study or a fit")
     if (directory / "study.json").exists():
         return _read_study(directory)
-    if (directory / map_directory.COLLABORATION).exists():
-        return _read_map(directory)
+    if (directory / COLLABORATION).exists():
+        from fedkin.report.map_reading import read_map  # it needs what is defined here
+
+        return read_map(directory)
     if (directory / "history.csv").exists() and (directory / "metrics.json").exists():
         return _read_fit(directory)
     raise InputError(
@@ -388,59 +389,3 @@ def _read_fit(directory: Path) -> Record:
         label=method_title(method),
     )
     return Record(directory, "fit", [run], request=request, metrics=metrics)
-
-
-def _read_map(directory: Path) -> Record:
-    everyone = Collaboration.load(directory / map_directory.COLLABORATION)
-    rows = map_directory.read_rows(directory)
-    stops = Counter(result.stopped for result in everyone.models.values()).most_common()
-    request = {
-        "nodes": everyone.nodes,
-        "method": everyone.method,
-        "synchronizations": everyone.cost.synchronizations,
-        "scored_on": everyone.scored_on,
-        "warnings": everyone.warnings,
-        "failures": everyone.failures,
-        "stops": stops,
-    }
-    methods = [str(name) for name in everyone.scores.columns.drop("points")]
-    runs = [
-        Run(
-            name=method,
-            cell=Cell(directory.resolve().name, "", ""),
-            method=method,
-            seed=0,
-            config={},
-            versions={},
-            outcome={},
-            history=pd.DataFrame(),
-            weights=None,
-            data={"names": list(rows), "points": list(rows.values())},
-            owners=_owners_of_map(everyone, method),
-            label=method_title(method),
-        )
-        for method in methods
-    ]
-    return Record(directory, "map", runs, request=request)
-
-
-def _owners_of_map(everyone: Collaboration, method: str) -> dict[str, Any]:
-    matrix = everyone.matrix if method == everyone.method else None
-    rows = [
-        {
-            "name": name,
-            "group": None,
-            "test_points": int(everyone.scores.loc[name, "points"]),  # pyright: ignore
-            "score": None if pd.isna(score) else float(score),
-        }
-        for name, score in everyone.scores[method].items()
-    ]
-    return {
-        "measure": everyone.measure,
-        "scored_on": everyone.scored_on,
-        "owners": rows,
-        "matrix": None
-        if matrix is None
-        else [None if row.isna().all() else row.tolist() for _, row in matrix.iterrows()],
-        "found_groups": [list(group) for group in everyone.groups],
-    }

@@ -245,11 +245,11 @@ def summarize_scores(scores: pd.DataFrame, measure: str) -> pd.DataFrame:
             "weighted_mean": float(np.average(values, weights=points)),
         }
         if "local" in scores.columns:
-            gain = scores[method] - scores["local"]
+            gain = own - scores["local"].to_numpy(float)
             gain = gain if higher_is_better else -gain
             row |= {
-                "gain": int((gain > LEAST_CHANGE).sum()),
-                "lose": int((gain < -LEAST_CHANGE).sum()),
+                "gain": int(np.count_nonzero(gain > LEAST_CHANGE)),
+                "lose": int(np.count_nonzero(gain < -LEAST_CHANGE)),
             }
         rows[method] = row
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")

@@ -176,7 +176,7 @@ def make_collaboration(
     scored_on = (
         "test" if all(own.test is not None for own in problem.problems.values()) else "validation"
     )
-    scores = {
+    scores: dict[str, list[float]] = {
         "points": [
             own.center.points
             if scored_on == "validation" or own.test is None
@@ -262,11 +262,11 @@ def _owners(
         node = describe_node(name)
         whole = checked[node]
         pieces = _split(whole, held_out, node, task, random_stream(seed, 2, number))
-        for what in ("validation", "test"):
-            pieces.setdefault(what, checked.get(f"the {what} data of {node}"))
-        owners[name] = OwnerData(
-            validation=pieces["validation"], own=pieces["train"], test=pieces["test"]
-        )
+        given = {what: checked.get(f"the {what} data of {node}") for what in ("validation", "test")}
+        validation = pieces.get("validation", given["validation"])
+        assert validation is not None
+        test = pieces.get("test", given["test"])
+        owners[name] = OwnerData(validation=validation, own=pieces["train"], test=test)
         if known is not None and len(np.unique(whole.labels)) == 1:
             warnings.append(
                 f"{node} has a single class, {known[whole.labels[0]]}: there a constant answer is always "
@@ -281,7 +281,7 @@ def _split(
     node: str,
     task: LearningTask,
     random: np.random.Generator,
-) -> dict[str, Points | None]:
+) -> dict[str, Points]:
     """Split a node's rows, each class in the same proportions, into what is held out and the rest."""
     fractions = {what: share for what, share in held_out.items() if share is not None}
     for what, share in fractions.items():
@@ -300,7 +300,7 @@ def _split(
         if task == "classification"
         else random.permutation(rows)
     )
-    pieces: dict[str, Points | None] = {}
+    pieces: dict[str, Points] = {}
     begin = 0
     for place, (what, share) in enumerate(fractions.items()):
         left = rows - begin - (len(fractions) - place - 1) - 1  # every part gets at least one row
