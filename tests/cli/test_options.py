@@ -132,8 +132,8 @@ def test_an_unknown_target_is_refused_alike_everywhere(refused, arguments):
     ("given", "message"),
     [
         (
-            ["--model", "tree"],
-            "--model: 'tree' is unknown; choose one of logistic, ridge, mlp, cnn",
+            ["--model", "boosting"],
+            "--model: 'boosting' is unknown; choose one of logistic, ridge, mlp, cnn",
         ),
         (["--steps", "0"], "--steps"),
         (["--synchronizations", "many"], "--synchronizations"),
