@@ -16,6 +16,7 @@ from fedkin.cli.options import (
     ColumnsOption,
     DropOption,
     ForceOption,
+    MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
     OutOption,
@@ -42,7 +43,8 @@ from fedkin.cli.output import (
     weight_bars,
 )
 from fedkin.data import option_text
-from fedkin.data.preprocessing import Quantity
+from fedkin.data.arrays import FEWEST_ROWS
+from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate
 from fedkin.data.table_request import TableRequest, gather, parse_nodes
 from fedkin.errors import InputError
@@ -66,6 +68,7 @@ def fit(
     target_node: TargetNodeOption = None,
     validation_fraction: ValidationFractionOption = None,
     test_fraction: TestFractionOption = None,
+    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
     task: TaskOption = TaskName.classification,
     positive: PositiveOption = None,
     categorical: CategoricalOption = None,
@@ -115,6 +118,7 @@ def fit(
         missing_codes=option_text.parse_missing_codes(missing),
         table_format=table_format(columns, no_header, separator, drop),
         seed=seed,
+        minimum_rows=minimum_rows,
     )
     tables = gather(request)
     for note in tables.notes:
@@ -143,12 +147,14 @@ def show_fit(
     from fedkin.cli.report_summary import print_path, write_report
 
     _, page = write_report(out)
+    preprocessing = Preprocessing.load(out / result_directory.PREPROCESSING)
     if json:
         print_json(
             {
                 "out": str(out),
                 "weights": weights_by_node(result),
                 "rows": rows,
+                "columns": [column.name for column in preprocessing.columns],
                 "metrics": metrics,
                 "stopped": result.stopped,
                 "report": str(page),
@@ -156,6 +162,7 @@ def show_fit(
             schema="fit/1",
         )
     else:
+        print_result(f"columns used: {preprocessing.described_columns}")
         print_fit(result, rows, metrics, out)
         print_path(page)
 
@@ -182,6 +189,7 @@ def train(
             seed=seed,
             task="regression" if isinstance(label, Quantity) else "classification",
             classes=None if isinstance(label, Quantity) else len(label.classes),
+            minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
         )
     for warning in result.warnings:

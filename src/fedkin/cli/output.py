@@ -17,6 +17,11 @@ JsonOption = Annotated[
 ]
 """The `--json` switch that every command has."""
 
+
+class StoppedByUserError(Exception):
+    """The user pressed Ctrl-C; the message says what was kept and how to continue."""
+
+
 results = Console(highlight=False, soft_wrap=False)
 """For what the user asked for."""
 

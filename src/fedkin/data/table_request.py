@@ -1,14 +1,16 @@
 """From the names of files to the tables of a federation."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fedkin.data.labels import binary_label, keep_labeled, split_rows
+from fedkin.data.arrays import FEWEST_ROWS, check_enough_rows
+from fedkin.data.columns import missing_cells
+from fedkin.data.labels import prepare_label, split_rows
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
-from fedkin.messages import did_you_mean
+from fedkin.messages import did_you_mean, listing
 from fedkin.types import LearningTask
 
 
@@ -30,6 +32,7 @@ class TableRequest:
     missing_codes: Mapping[str, float]
     table_format: TableFormat
     seed: int
+    minimum_rows: int = FEWEST_ROWS
 
 
 class GatheredTables(NamedTuple):
@@ -63,6 +66,9 @@ def gather(request: TableRequest) -> GatheredTables:
         _check_rule_divides(request, [*nodes.values(), *judges.values()])
     if request.target_node is not None:
         nodes, judges = _hold_out(request, nodes, judges)
+    for table in nodes.values():
+        check_enough_rows(table.rows, table.owner, request.minimum_rows)
+    _note_empty_columns(nodes.values(), notes)
     return GatheredTables(nodes, judges["validation"], judges.get("test"), notes)
 
 
@@ -142,18 +148,26 @@ def _check_options_name_columns(request: TableRequest, tables: Collection[Table]
 
 
 def _prepare_label(table: Table, request: TableRequest, notes: list[str]) -> Table:
-    table = table.with_missing_codes(request.missing_codes)
-    labeled = keep_labeled(table, request.label)
-    if labeled.rows < table.rows:
+    prepared = prepare_label(
+        table, request.label, request.task, request.positive, request.missing_codes
+    )
+    if prepared.rows < table.rows:
         notes.append(
-            f"{table.owner}: {table.rows - labeled.rows} of {table.rows} rows have no "
+            f"{table.owner}: {table.rows - prepared.rows} of {table.rows} rows have no "
             f"'{request.label}' and are left out"
         )
-    if request.positive is None:
-        return labeled
-    if request.task == "regression":
-        raise InputError("--positive makes classes of the label: leave it out for regression")
-    return binary_label(labeled, request.label, request.positive)
+    return prepared
+
+
+def _note_empty_columns(nodes: Iterable[Table], notes: list[str]) -> None:
+    """Say which columns a node has by name only: the model learns nothing about them there."""
+    for table in nodes:
+        empty = [name for name, values in table.columns.items() if missing_cells(values).all()]
+        if empty:
+            notes.append(
+                f"{table.owner} has no value in {listing(empty)}: treated as missing in every row there "
+                f"(--drop {','.join(empty)} leaves {'it' if len(empty) == 1 else 'them'} out everywhere)"
+            )
 
 
 def _check_rule_divides(request: TableRequest, tables: Collection[Table]) -> None:

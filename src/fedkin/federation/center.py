@@ -103,6 +103,8 @@ def evaluate_in_chunks(
     objective: Objective, theta: Vector, inputs: np.ndarray, statistics: Statistics
 ) -> np.ndarray:
     """Return the model's outputs for any number of prepared points, with fixed statistics."""
+    if len(inputs) == 0:
+        return np.zeros((0, *objective.output_shape()), jnp.result_type(float))
     outputs = []
     for begin in range(0, len(inputs), EVALUATION_CHUNK):
         chunk = np.asarray(inputs[begin : begin + EVALUATION_CHUNK])

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from fedkin.data.arrays import check_arrays
+from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes
 from fedkin.errors import InputError
 from fedkin.events import OnEvent
 from fedkin.methods.base import Keep, Method, PresetName
@@ -15,7 +15,7 @@ from fedkin.methods.bilevel.hypergradient import AdjointSolver
 from fedkin.methods.bilevel.method import OuterName
 from fedkin.methods.bilevel.theory import TheoryBilevel
 from fedkin.methods.registry import make_method
-from fedkin.methods.settings import whole_number
+from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models import named
 from fedkin.training.history import to_row
 from fedkin.training.problem import Problem, TrainedRun, simulation
@@ -37,6 +37,7 @@ def fit(
     task: LearningTask | None = None,
     l2: float | None = None,
     batch_size: int = 50,
+    minimum_rows: int = FEWEST_ROWS,
     steps: int | None = None,
     synchronizations: int | None = None,
     ask_all: bool | None = None,
@@ -85,7 +86,8 @@ def fit(
 
     Args:
         nodes: (X, y) of each node: a dict by name, or a list. X are rows of features or images
-            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression).
+            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression). DataFrames are
+            matched by the names of their columns.
         validation: (X, y) of the owner: the data that the model should do well on.
         model: `logistic`, `ridge`, `mlp`, `cnn`, or any object with `init(key, X)` and
             `apply(params, X)`, such as a Flax linen module.
@@ -102,6 +104,7 @@ def fit(
         task: `classification` or `regression`, for a model of your own; otherwise the model tells.
         l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for `cnn`).
         batch_size: The number of points in a mini-batch.
+        minimum_rows: The fewest points that a node may have; one with fewer is refused.
         steps: The largest number of outer steps (default: 50; 200 where a step is one exchange; with preset
             `paper` 20; no limit where `synchronizations` is given).
         synchronizations: Begin no outer step that would probably need more than these in all.
@@ -176,7 +179,7 @@ def fit(
         "personal_steps": personal_steps,
         **further,
     }
-    seed = whole_number("seed", seed, least=0)
+    seed = check_seed(seed)
     batch_size = whole_number("batch_size", batch_size)
     budget = Budget(
         None if steps is None else whole_number("steps", steps),
@@ -189,7 +192,16 @@ def fit(
     else:
         chosen = make_method(method, settings)
     task = _task(model, task)
-    arrays = check_arrays(nodes, validation, test, task=task, classes=classes)
+    arrays = check_arrays(
+        nodes,
+        validation,
+        test,
+        task=task,
+        classes=classes,
+        minimum_rows=whole_number("minimum_rows", minimum_rows),
+    )
+    if chosen.weighs_nodes:
+        check_several_nodes(len(arrays.names))
     engine = simulation(
         dict(zip(arrays.names, arrays.nodes, strict=True)), batch_size=batch_size, seed=seed
     )
@@ -212,7 +224,7 @@ def fit(
         on_event=on_event,
         after_step=None if on_step is None else lambda state: on_step(state.history[-1]),
     )
-    return make_result(problem, trained)
+    return make_result(problem, trained, columns=arrays.columns)
 
 
 def _theory_method(
@@ -263,8 +275,10 @@ def _task(model: Any, task: LearningTask | None) -> LearningTask:
     return task or known or "classification"
 
 
-def make_result(problem: Problem, trained: TrainedRun) -> Result:
-    """Put the result of a finished run together."""
+def make_result(
+    problem: Problem, trained: TrainedRun, *, columns: tuple[str, ...] | None = None
+) -> Result:
+    """Put the result of a finished run together; `columns` are the names of the features, if known."""
     state, names = trained.state, problem.federation.names
     assert state.kept is not None
     assert state.kept_theta is not None
@@ -285,4 +299,5 @@ def make_result(problem: Problem, trained: TrainedRun) -> Result:
         objective=problem.objective,
         statistics=jax.tree.map(np.asarray, problem.center.statistics(state.kept_theta)),
         point_shape=problem.point_shape,
+        columns=columns,
     )

@@ -65,6 +65,9 @@ class Result:
     """Normalization statistics of the validation data, used for all predictions."""
     point_shape: tuple[int, ...]
     """The shape of one raw input point."""
+    columns: tuple[str, ...] | None = None
+    """The names of the features, where the model was trained on DataFrames: those of new ones are found
+    by name, in any order."""
 
     @property
     def model(self) -> Model:
@@ -101,6 +104,7 @@ class Result:
             "warnings": self.warnings,
             "classes": classes,
             "point_shape": self.point_shape,
+            "columns": self.columns,
             "point_dtype": self.objective.point_dtype,
             "model": {"name": name, "settings": asdict(self.model) if known else None},  # pyright: ignore
         }
@@ -119,7 +123,7 @@ class Result:
         write_atomically(Path(path), content.getvalue())
 
     def _outputs(self, inputs: Any) -> np.ndarray:
-        checked = check_inputs_like(inputs, self.point_shape)
+        checked = check_inputs_like(inputs, self.point_shape, self.columns)
         if (checked.dtype == np.uint8) != (self.objective.point_dtype == "uint8"):
             raise InputError(
                 f"the model was trained on inputs of type {self.objective.point_dtype}, "
@@ -177,6 +181,7 @@ def load(path: str | Path, model: Any | None = None) -> Result:
         jax.ShapeDtypeStruct(theta.shape, theta.dtype),
         jax.ShapeDtypeStruct((2, *objective.point_shape), objective.point_dtype),
     )
+    columns = description.get("columns")
     leaves = [arrays[f"statistics_{i}"] for i in range(len(arrays) - 1)]
     return Result(
         method=description["method"],
@@ -190,6 +195,7 @@ def load(path: str | Path, model: Any | None = None) -> Result:
         objective=objective,
         statistics=jax.tree.unflatten(jax.tree.structure(shapes), leaves),
         point_shape=point_shape,
+        columns=None if columns is None else tuple(columns),
     )
 
 
