@@ -14,7 +14,9 @@ from fedkin.methods.registry import register
 from fedkin.models.named import register_model
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.studies.store import results
+from fedkin.training.collaboration import Collaboration
 from fedkin.training.fit import fit
+from fedkin.training.fit_all import fit_all
 from fedkin.training.problem import Problem
 from fedkin.training.result import Result, load
 from fedkin.version import __version__
@@ -22,6 +24,7 @@ from fedkin.version import __version__
 __all__ = [
     "AdjointSolver",
     "Bilevel",
+    "Collaboration",
     "ConjugateGradients",
     "Ditto",
     "DivergedError",
@@ -38,6 +41,7 @@ __all__ = [
     "TheoryBilevel",
     "__version__",
     "fit",
+    "fit_all",
     "load",
     "project_capped_simplex",
     "register",

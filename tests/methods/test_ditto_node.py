@@ -41,7 +41,7 @@ def test_nodes_together_train_the_shared_model_as_the_pseudocode_does():
 
 def test_the_personal_model_persists_and_follows_the_pseudocode():
     made = logistic_problem()
-    data = own_data(made.center.alone.data, 0)
+    data = own_data(made.center.data, 0)
     initial = made.objective.init(jax.random.key(0)) + 0.1
     personal = initial
     for number, shared in enumerate([initial, initial + 1, initial - 1]):
@@ -78,7 +78,7 @@ def test_the_personal_model_settles_where_ridge_regression_says(pull):
     shared = jnp.arange(4.0)
     descend = jax.jit(partial(ditto.personal_round, made.objective, steps=800))
     result = descend(
-        own_data(made.center.alone.data, 0),
+        own_data(made.center.data, 0),
         jnp.zeros(4),
         shared,
         jax.random.key(0),

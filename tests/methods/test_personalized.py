@@ -42,7 +42,7 @@ def plain_ditto(made, count=2):
     """Li et al. 2021, Algorithm 2: shared models, personal models and evaluations of each step."""
     gradient = gradient_of(made.objective)
     nodes = [own_data(made.federation.data, node) for node in range(2)]
-    own = own_data(made.center.alone.data, 0)
+    own = own_data(made.center.data, 0)
     shared = personal = np.zeros(made.objective.size)
     for number in range(count):
         step_key, busiest = jax.random.fold_in(jax.random.key(0), number), 0
@@ -71,7 +71,7 @@ def plain_pfedme(made, count=2):
     """Dinh et al. 2020, Algorithm 1: shared models, personal models and evaluations of each step."""
     gradient = gradient_of(made.objective)
     nodes = [own_data(made.federation.data, node) for node in range(2)]
-    own = own_data(made.center.alone.data, 0)
+    own = own_data(made.center.data, 0)
     settings = {"rate": 0.1, "pull": 2.0, "tolerance": 0.1, "iterations": 5}
     shared = personal = np.zeros(made.objective.size)
     for number in range(count):
@@ -254,7 +254,7 @@ def test_the_step_size_of_a_convex_model_suits_all_data_and_the_pull(method):
     # Node 0's inputs are the largest: its own curvature has to count.
     made = problem(model, nodes, (5 * inputs, labels))
     algorithm, cost = make_method(method).prepare(made.federation, made.center, jax.random.key(0))
-    data = own_data(made.center.alone.data, 0)
+    data = own_data(made.center.data, 0)
     largest = 0.0
     for index in range(int(data.batches)):
         batch = data.batch(index)

@@ -59,48 +59,80 @@ def check_arrays(
             that do occur.
         minimum_rows: The fewest rows that a node may have.
     """
-    if not isinstance(nodes, Mapping):
-        if not isinstance(nodes, Sequence):
-            raise InputError("nodes must be a dict of name: (X, y) or a list of (X, y)")
-        nodes = {f"node {number}": points for number, points in enumerate(nodes, start=1)}
-    if not nodes:
-        raise InputError("there are no nodes: give at least one (X, y)")
-    names = tuple(str(name) for name in nodes)
-    owners = [f"node {name!r}" if not name.startswith("node ") else name for name in names]
-    owners.append("the validation data")
-    given = [*nodes.values(), validation]
+    named = name_nodes(nodes)
+    parts = {describe_node(name): points for name, points in named.items()}
+    parts["the validation data"] = validation
     if test is not None:
-        owners.append("the test data")
-        given.append(test)
-    for points, owner in zip(given, owners, strict=True):
-        _check_is_pair(points, owner)
-    columns = common_columns([points[0] for points in given], owners)
-    pairs = [
-        _pair((in_order(points[0], columns), points[1]), owner)
-        for points, owner in zip(given, owners, strict=True)
-    ]
-    for pair, owner in zip(pairs[: len(names)], owners, strict=False):
-        check_enough_rows(len(pair.labels), owner, minimum_rows)
-    inputs = _check_inputs([pair.inputs for pair in pairs], owners)
-    raw_labels = [pair.labels for pair in pairs]
-    if task == "regression":
-        labels, known = (
-            [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)],
-            None,
-        )
-    else:
-        labels, known = _encode(raw_labels, owners, classes)
-        _check_several_classes(labels[len(names)], known)
-    points = [Points(*pair) for pair in zip(inputs, labels, strict=True)]
-    count = len(names)
+        parts["the test data"] = test
+    parts, columns = _match_columns(parts)
+    points, known = check_parts(parts, task=task, classes=classes)
+    count = len(named)
+    for name, node in zip(named, points[:count], strict=True):
+        check_enough_rows(len(node.labels), describe_node(name), minimum_rows)
+    if known is not None:
+        _check_several_classes(points[count].labels, known)
     return CheckedArrays(
-        names,
+        tuple(named),
         points[:count],
         points[count],
         points[count + 1] if test is not None else None,
         known,
         columns,
     )
+
+
+def name_nodes(nodes: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    """Return what a user gives for the nodes as a dict by name."""
+    if not isinstance(nodes, Mapping):
+        if not isinstance(nodes, Sequence):
+            raise InputError("nodes must be a dict of name: (X, y) or a list of (X, y)")
+        nodes = {f"node {number}": points for number, points in enumerate(nodes, start=1)}
+    if not nodes:
+        raise InputError("there are no nodes: give at least one (X, y)")
+    named: dict[str, Any] = {}
+    for name, points in nodes.items():
+        if str(name) in named:
+            raise InputError(f"two nodes have the name {str(name)!r}: give each its own")
+        named[str(name)] = points
+    return named
+
+
+def describe_node(name: str) -> str:
+    """Return what messages call a node."""
+    return name if name.startswith("node ") else f"node {name!r}"
+
+
+def check_parts(
+    parts: Mapping[str, Any], *, task: LearningTask, classes: int | Sequence[Any] | None = None
+) -> tuple[list[Points], np.ndarray | None]:
+    """Check the (X, y) of everybody who is named, and number the classes.
+
+    Returns:
+        The points, ready for training, and the label that each number stands for.
+    """
+    owners = list(parts)
+    parts = _match_columns(parts)[0]
+    pairs = [_pair(points, owner) for owner, points in parts.items()]
+    inputs = _check_inputs([pair.inputs for pair in pairs], owners)
+    raw_labels = [pair.labels for pair in pairs]
+    if task == "regression":
+        known = None
+        labels = [_numbers(own, owner) for own, owner in zip(raw_labels, owners, strict=True)]
+    else:
+        labels, known = _encode(raw_labels, owners, classes)
+    return [Points(*pair) for pair in zip(inputs, labels, strict=True)], known
+
+
+def _match_columns(
+    parts: Mapping[str, Any],
+) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...] | None]:
+    """Return everybody's (X, y) with columns in one order, and their names where these are known."""
+    for owner, points in parts.items():
+        _check_is_pair(points, owner)
+    columns = common_columns([points[0] for points in parts.values()], list(parts))
+    return {
+        owner: (in_order(points[0], columns), points[1]) for owner, points in parts.items()
+    }, columns
 
 
 def check_enough_rows(rows: int, owner: str, minimum_rows: int) -> None:

@@ -80,7 +80,7 @@ def stack_nodes(
     labels: Sequence[np.ndarray],
     batch_size: int,
     seed: int,
-    first_number: int = 0,
+    numbers: Sequence[int] | None = None,
 ) -> NodeData:
     """Divide each node's points into mini-batches, and put the mini-batches of all nodes into one pool.
 
@@ -97,11 +97,12 @@ def stack_nodes(
         labels: Each node's labels.
         batch_size: The largest number of points in a mini-batch.
         seed: Determines which points share a mini-batch.
-        first_number: The number of the first node.
+        numbers: The number of each node; 0, 1, … if they are not given.
     """
     counts = [len(own) for own in labels]
     parts = [
-        divide(count, batch_size, seed, number) for number, count in enumerate(counts, first_number)
+        divide(count, batch_size, seed, number)
+        for number, count in zip(numbers or range(len(counts)), counts, strict=True)
     ]
     batches = [len(own) for own in parts]
     width = max(len(part) for own in parts for part in own)

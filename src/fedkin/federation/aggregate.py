@@ -77,7 +77,8 @@ class Traffic:
         self._sent: dict[
             object, tuple[int, np.ndarray]
         ] = {}  # bytes of a row, and who got which row
-        self._asked = np.zeros(nodes, bool)
+        self.asked = np.zeros(nodes, bool)
+        """Which nodes were asked for anything."""
 
     @property
     def bytes_down(self) -> int:
@@ -87,7 +88,7 @@ class Traffic:
     @property
     def nodes_asked(self) -> int:
         """How many nodes were asked for anything."""
-        return int(self._asked.sum())
+        return int(self.asked.sum())
 
     def send(
         self,
@@ -97,7 +98,7 @@ class Traffic:
         beginnings: Mapping[str, Beginning],
     ) -> None:
         """Count what a request sends."""
-        self._asked |= asked.any(axis=0)
+        self.asked |= asked.any(axis=0)
         for name in (*request.task.vectors, *request.task.numbers):
             self._add(name, request.message[name], asked)
         for beginning in beginnings.values():

@@ -1,5 +1,6 @@
 """The center: the owner's own data D_0, and what can be computed on it without asking anybody."""
 
+import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.data.batches import NodeData
+from fedkin.federation.base import Federation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Statistics
 from fedkin.models.objective import Objective
@@ -50,12 +52,21 @@ class Center:
         seed: int,
     ) -> None:
         self.objective = objective
-        self.alone = SimulatedFederation(
+        own = SimulatedFederation(
             objective, [(inputs, labels)], names=["center"], batch_size=batch_size, seed=seed
         )
-        """D_0 as a federation of one node, for training on it alone."""
+        self.alone: Federation = own
+        """What the owner trains on alone, as a federation of one node: D_0, unless other data are given."""
+        self.data = own.data
+        """D_0 in mini-batches."""
         self._inputs = jnp.asarray(inputs)
         self._labels = np.asarray(labels)
+
+    def with_alone(self, alone: Federation) -> "Center":
+        """Return the same center whose owner trains alone on other data: a federation of one node."""
+        other = copy.copy(self)
+        other.alone = alone
+        return other
 
     @property
     def points(self) -> int:
@@ -64,18 +75,18 @@ class Center:
 
     def loss_and_gradient(self, theta: Vector) -> tuple[float, Vector]:
         """Return L_0(θ) and ∇L_0(θ)."""
-        loss, gradient = _loss_and_gradient(self.objective, theta, self.alone.data)
+        loss, gradient = _loss_and_gradient(self.objective, theta, self.data)
         return float(loss), gradient
 
     def solve(
         self, theta: Vector, target: Vector, *, damping: float, iterations: int
     ) -> DampedSolution:
         """Solve (∇²L_0(θ) + λI) h = target by conjugate gradients."""
-        return _solve(self.objective, theta, self.alone.data, target, damping, iterations)
+        return _solve(self.objective, theta, self.data, target, damping, iterations)
 
     def hessian(self, theta: Vector) -> Array:
         """Return ∇²L_0(θ), for models of few parameters."""
-        return _hessian(self.objective, theta, self.alone.data)
+        return _hessian(self.objective, theta, self.data)
 
     def outputs(self, theta: Vector, inputs: np.ndarray) -> np.ndarray:
         """Return the model's outputs, normalized with the statistics of D_0."""

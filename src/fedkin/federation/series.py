@@ -83,6 +83,14 @@ class SeriesBook:
         begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
         begun.update(dict.fromkeys(items, current))
 
+    def copy(self) -> "SeriesBook":
+        """Return a record that continues by itself from here."""
+        other = SeriesBook()
+        other._current = dict(self._current)
+        other._begun = {slot: dict(begun) for slot, begun in self._begun.items()}
+        other._vectors = {slot: dict(vectors) for slot, vectors in self._vectors.items()}
+        return other
+
     def export_arrays(self) -> dict[str, np.ndarray]:
         """Return the whole record as named arrays."""
         arrays: dict[str, np.ndarray] = {}

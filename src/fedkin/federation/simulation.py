@@ -1,14 +1,15 @@
 """All nodes in one process."""
 
+import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedkin.data.batches import stack_nodes
-from fedkin.errors import InputError
-from fedkin.federation.aggregate import Traffic, combine
-from fedkin.federation.base import Cost, Reply, Request, as_array
-from fedkin.federation.series import SeriesBook
+from fedkin.errors import FedkinError, InputError
+from fedkin.federation.base import Cost, Reply, Request
+from fedkin.federation.owners import Ask, Owner, OwnerExchange, SharedReply, Trail, leaders
 from fedkin.federation.task import Slot
 from fedkin.federation.work import LocalWork
 from fedkin.models.objective import Objective
@@ -26,6 +27,8 @@ class SimulatedFederation:
         seed: Decides how each node's points are divided into mini-batches.
         threads: How many threads work for the nodes; None for one per core.
         ask_all: Whether nodes of weight zero are asked too.
+        numbers: With the seed, the number of a node decides how its points are divided; 0, 1, … if they
+            are not given. Nodes that are never asked by the same owner may have the same.
     """
 
     def __init__(
@@ -38,49 +41,105 @@ class SimulatedFederation:
         seed: int,
         threads: int | None = None,
         ask_all: bool = False,
+        numbers: Sequence[int] | None = None,
     ) -> None:
         if not nodes:
             raise InputError("a federation needs at least one node")
         self.objective = objective
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
-        self.data = stack_nodes(inputs, labels, batch_size, seed)
+        self.data = stack_nodes(inputs, labels, batch_size, seed, numbers)
         self.present = np.ones(len(nodes), bool)
         self.batches = int(self.data.batches.max())
-        self.ask_all = ask_all
         self._work = LocalWork(objective, self.data, threads=threads)
-        self._series = SeriesBook()
+        self._models = itertools.count()
+        self._owners = itertools.count()
+        self._only = self.add_owner()
+        self._only.likeness = None
+        self.ask_all = ask_all
+
+    @property
+    def ask_all(self) -> bool:
+        """Whether nodes of weight zero are asked too."""
+        return self._only.ask_all
+
+    @ask_all.setter
+    def ask_all(self, value: bool) -> None:
+        self._only.ask_all = value
 
     def exchange(self, *, key: Key, **requests: Request) -> Reply:
         """Let every node do what it is asked for. See `Federation.exchange`; here every node answers."""
-        nodes = len(self.names)
-        evaluations = np.zeros(nodes, int)
-        traffic, started = Traffic(nodes), set()
-        replies = {}
-        for request in requests.values():
-            self._series.start(request, started)
-        for name, request in requests.items():
-            asked = request.asked(nodes, ask_all=self.ask_all)
-            items = [(int(model), int(node)) for model, node in np.argwhere(asked)]
-            beginnings = self._series.beginnings(request, items)
-            message = {name: as_array(value) for name, value in request.message.items()}
-            traffic.send(request, asked, items, beginnings)
-            found, counts = self._work.compute(
-                request.task, request.options, items, message, key, beginnings
-            )
-            np.add.at(evaluations, [node for _, node in items], counts)
-            for slot in request.task.slots:
-                self._series.mark(slot, items)
-            traffic.receive(found)
-            replies[name] = combine(request, asked, items, found)
-        cost = Cost(
-            synchronizations=1,
-            bytes_up=traffic.bytes_up,
-            bytes_down=traffic.bytes_down,
-            node_points=tuple(evaluations.tolist()),
-            nodes_asked=traffic.nodes_asked,
-        )
-        return Reply(replies, cost)
+        (reply,), _ = self.exchange_all([Ask(self._only, key, requests)])
+        if isinstance(reply, FedkinError):
+            raise reply
+        return reply
+
+    def exchange_all(self, asks: Sequence[Ask]) -> SharedReply:
+        """Let the nodes do what several owners ask for, in one exchange."""
+        found: dict[int, OwnerExchange | FedkinError] = {}
+        same = leaders(asks, self._split)
+        for place in sorted(set(same)):
+            try:
+                found[place] = OwnerExchange(asks[place], lambda: next(self._models))
+            except FedkinError as error:
+                found[place] = error
+        while kind := self._commonest_kind(found):
+            portions = {}
+            for place, own in found.items():
+                if isinstance(own, OwnerExchange) and own.next_kind == kind:
+                    try:
+                        portions[place] = own.portion()
+                    except FedkinError as error:
+                        found[place] = error
+            if portions:
+                task, options = kind
+                done = self._work.compute_together(task, dict(options), list(portions.values()))
+                for place, (replies, counts) in zip(portions, done, strict=True):
+                    own = found[place]
+                    assert isinstance(own, OwnerExchange)
+                    own.finish(replies, counts)
+        replies = {
+            place: own.reply() if isinstance(own, OwnerExchange) else own
+            for place, own in found.items()
+        }
+        return SharedReply([replies[place] for place in same], self._cost(found, replies))
+
+    def add_owner(self, nodes: Sequence[int] | None = None) -> Owner:
+        """Make room for another owner.
+
+        Args:
+            nodes: The nodes that it may ask, in its own order; None for all.
+        """
+        places = np.arange(len(self.names)) if nodes is None else np.asarray(nodes, int)
+        likeness = hashlib.blake2b(places.tobytes(), digest_size=16).digest()
+        return Owner(next(self._owners), places, Trail(), likeness)
+
+    def remove_owner(self, owner: Owner) -> None:
+        """Forget what nodes remember for an owner that has stopped."""
+        owner.trail.members -= 1
+        if owner.trail.members == 0:
+            self._work.forget_models(set(owner.trail.models.values()))
+
+    def batches_of(self, nodes: np.ndarray) -> int:
+        """Return the largest number of mini-batches that some nodes have."""
+        return int(np.asarray(self.data.batches)[nodes].max())
+
+    def export_owner(self, owner: Owner) -> dict[str, np.ndarray]:
+        """Return what nodes remember for an owner, as if it were the only one."""
+        models = {number: model for model, number in owner.trail.models.items()}
+        return self._work.export_arrays(models) | owner.trail.series.export_arrays()
+
+    def import_owner(
+        self, owner: Owner, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]
+    ) -> None:
+        """Continue with what `export_owner` returned, for an owner that has not asked for anything yet."""
+        self.remove_owner(owner)
+        items = [array for name, array in arrays.items() if name.endswith("/items")]
+        models = sorted({int(model) for own in items for model in own[:, 0]})
+        owner.likeness = None
+        owner.trail = Trail(models={model: next(self._models) for model in models})
+        owner.trail.series.import_arrays(arrays)
+        self._work.import_arrays(arrays, slots, owner.trail.models)
 
     def begin_step(self, step: int) -> None:
         """Nothing to prepare: all nodes are at hand."""
@@ -91,9 +150,36 @@ class SimulatedFederation:
 
     def export_state(self) -> dict[str, np.ndarray]:
         """Return what the nodes remember, and which series it belongs to."""
-        return self._work.export_arrays() | self._series.export_arrays()
+        return self.export_owner(self._only)
 
     def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
         """Continue with what `export_state` returned."""
-        self._work.import_arrays(arrays, slots)
-        self._series.import_arrays(arrays)
+        self.import_owner(self._only, arrays, slots)
+
+    def _commonest_kind(self, found: Mapping[int, OwnerExchange | FedkinError]):
+        """Return the task and options that most owners have next; None if all are done."""
+        kinds = [own.next_kind for own in found.values() if isinstance(own, OwnerExchange)]
+        waiting = [kind for kind in kinds if kind is not None]
+        return max(waiting, key=waiting.count, default=None)
+
+    def _split(self, trail: Trail) -> Trail:
+        models = {model: next(self._models) for model in trail.models}
+        self._work.copy_models({trail.models[model]: models[model] for model in models})
+        return Trail(trail.series.copy(), models)
+
+    def _cost(
+        self,
+        found: Mapping[int, OwnerExchange | FedkinError],
+        replies: Mapping[int, Reply | FedkinError],
+    ) -> Cost:
+        """Add up what was computed and sent for the owners; what they asked for alike counts once."""
+        points, asked = np.zeros(len(self.names), int), np.zeros(len(self.names), bool)
+        up = down = 0
+        for place, own in found.items():
+            reply = replies[place]
+            if isinstance(own, OwnerExchange) and isinstance(reply, Reply):
+                nodes, evaluations = own.evaluations
+                points[nodes] += evaluations
+                asked[own.nodes_asked] = True
+                up, down = up + reply.cost.bytes_up, down + reply.cost.bytes_down
+        return Cost(1, up, down, tuple(points.tolist()), int(asked.sum()))

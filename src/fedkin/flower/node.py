@@ -262,7 +262,7 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
             del _PREPARED[next(iter(_PREPARED))]
         number = request.number
         data = stack_nodes(
-            [prepared], [points.labels], request.batch_size, request.seed, first_number=number
+            [prepared], [points.labels], request.batch_size, request.seed, numbers=[number]
         )
         work = LocalWork(objective, data, first_number=number)
         _PREPARED[known] = _OwnNode(objective, data, work)

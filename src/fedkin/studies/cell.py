@@ -54,8 +54,8 @@ def draw_problem(
     """Draw the federation of a run and give it a model."""
     if config.target == "all":
         raise InputError(
-            f"a run answers the question of one owner, and {config.cell} asks those of all nodes: choose "
-            "a setting and the target minority or majority; fedkin data show draws the partition"
+            f"a problem is the question of one owner, and {config.cell} asks those of all nodes: choose a "
+            "setting and the target minority or majority"
         )
     source = _source(config.dataset, data_directory)
     setting = config.declared

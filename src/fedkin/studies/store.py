@@ -5,7 +5,8 @@ DIR/index.csv               one row per finished run, rewritten from the runs
 DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its libraries
               history.parquet, weights.json, data.json, models.npz
               events.jsonl      what the run reported, as it happened
-              checkpoint.npz    while the run is under way
+              owners.json       for a run of all nodes' questions: every owner's weights and scores
+              checkpoint*.npz   while the run is under way
               finished.json     written last: outcome, and a checksum of every other file
 DIR/tuning/NAME/…           the short runs that chose parameters
 DIR/former/NAME/…           runs that belonged to the study before it was changed
@@ -33,6 +34,8 @@ from fedkin.studies.config import FORMAT, RunConfig, StudyConfig, refused
 from fedkin.training.checkpoint import versions
 
 CHECKED_FILES = ("config.json", "history.parquet", "weights.json", "data.json", "models.npz")
+OWNERS_FILE = "owners.json"
+"""Only runs in which every node is an owner have it."""
 KEY_COLUMNS = ["dataset", "setting", "target", "method", "seed", "parameters", "run"]
 
 
@@ -74,7 +77,8 @@ class RunDirectory:
         """Write all results, the outcome last; then the checkpoint is no longer needed."""
         for name, content in files.items():
             write_atomically(self.path / name, content)
-        checksums = {name: _checksum(self.path / name) for name in CHECKED_FILES}
+        names = dict.fromkeys((*CHECKED_FILES, *files))
+        checksums = {name: _checksum(self.path / name) for name in names}
         _write_json(self.path / "finished.json", {**outcome, "files": checksums})
         self.checkpoint.unlink(missing_ok=True)
 
@@ -116,7 +120,8 @@ def read_finished(path: Path) -> dict[str, Any] | None:
     """Return the outcome of a finished run, or None if it is not finished or a file is damaged."""
     try:
         outcome = json.loads((path / "finished.json").read_text(encoding="utf-8"))
-        whole = all(_checksum(path / name) == outcome["files"][name] for name in CHECKED_FILES)
+        names = {*CHECKED_FILES, *outcome["files"]}
+        whole = all(_checksum(path / name) == outcome["files"][name] for name in names)
     except (OSError, ValueError, KeyError):
         return None
     return outcome if whole else None

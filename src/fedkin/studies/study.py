@@ -31,6 +31,7 @@ from fedkin.studies.config import (
     with_same_choices,
     with_settings,
 )
+from fedkin.studies.everyone import do_run_for_all
 from fedkin.studies.store import RunDirectory, Store, read_finished
 
 POLL_SECONDS = 0.2
@@ -271,7 +272,10 @@ def _attempt(
     """Do one run; return why it failed, or None."""
     directory = RunDirectory(parent, run)
     try:
-        do_run(run, parent, data_directory=data_directory, engine=engine, on_event=on_event)
+        if run.target == "all" and engine is simulate:
+            do_run_for_all(run, parent, data_directory=data_directory, on_event=on_event)
+        else:
+            do_run(run, parent, data_directory=data_directory, engine=engine, on_event=on_event)
     except FedkinError as error:
         reason = " ".join([str(error), *getattr(error, "__notes__", [])])
         if directory.path.is_dir():

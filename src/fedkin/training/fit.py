@@ -191,7 +191,7 @@ def fit(
         chosen = _theory_method(method, settings, schedule, epsilon)
     else:
         chosen = make_method(method, settings)
-    task = _task(model, task)
+    task = choose_task(model, task)
     arrays = check_arrays(
         nodes,
         validation,
@@ -265,7 +265,7 @@ def _theory_method(
     return TheoryBilevel(epsilon=epsilon, **given)
 
 
-def _task(model: Any, task: LearningTask | None) -> LearningTask:
+def choose_task(model: Any, task: LearningTask | None) -> LearningTask:
     """Return the task that a model has, or that the user says it has."""
     if task not in (None, "classification", "regression"):
         raise InputError(f"task={task!r} is unknown; choose classification or regression")

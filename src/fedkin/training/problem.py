@@ -47,7 +47,7 @@ def simulation(
     def engine(objective: Objective) -> SimulatedFederation:
         return SimulatedFederation(
             objective,
-            [_prepare(objective.model, points) for points in nodes.values()],
+            [prepare_points(objective.model, points) for points in nodes.values()],
             names=tuple(nodes),
             batch_size=batch_size,
             seed=seed,
@@ -94,6 +94,7 @@ class Problem:
         model: Any = "logistic",
         task: LearningTask = "classification",
         classes: np.ndarray | None,
+        own: Points | None = None,
         test: Points | None = None,
         l2: float | None = None,
         batch_size: int = 50,
@@ -107,6 +108,8 @@ class Problem:
             model: The name of a model, a fedkin model, or any object with `init` and `apply`.
             task: Classification or regression.
             classes: The label of each class; None for regression.
+            own: Raw points that the owner trains on where a method lets it train alone; by default the
+                validation data.
             test: Raw points to report on.
             l2: The factor of ½‖θ‖² in the loss of a named model.
             batch_size: The number of points in a mini-batch.
@@ -114,13 +117,19 @@ class Problem:
         """
         point_shape = tuple(validation[0].shape[1:])
         chosen = make_model(model, task, classes, point_shape, l2)
-        prepared = _prepare(chosen, validation)
+        prepared = prepare_points(chosen, validation)
         objective = Objective.create(chosen, jnp.asarray(prepared[0][:2]))
-        _check_outputs(objective, classes)
+        check_outputs(objective, classes)
+        center = Center(objective, *prepared, batch_size=batch_size, seed=seed)
+        if own is not None:
+            own = prepare_points(chosen, own)
+            center = center.with_alone(
+                SimulatedFederation(objective, [own], batch_size=batch_size, seed=seed)
+            )
         return cls(
             federation=engine(objective),
-            center=Center(objective, *prepared, batch_size=batch_size, seed=seed),
-            test=None if test is None else _prepare(chosen, test),
+            center=center,
+            test=None if test is None else prepare_points(chosen, test),
             seed=seed,
             classes=classes,
             point_shape=point_shape,
@@ -238,7 +247,7 @@ def make_model(
     return as_model(model, task)
 
 
-def _check_outputs(objective: Objective, classes: np.ndarray | None) -> None:
+def check_outputs(objective: Objective, classes: np.ndarray | None) -> None:
     """Refuse a model whose outputs do not fit the labels."""
     shape = objective.output_shape()
     count = None if classes is None else len(classes)
@@ -247,7 +256,8 @@ def _check_outputs(objective: Objective, classes: np.ndarray | None) -> None:
         raise InputError(f"the model must give {what} for each point, but gives shape {shape}")
 
 
-def _prepare(model: Model, points: Points) -> Points:
+def prepare_points(model: Model, points: Points) -> Points:
+    """Return points as the model takes them."""
     inputs, labels = points
     return Points(np.asarray(model.prepare(jnp.asarray(inputs))), np.asarray(labels))
 

@@ -92,6 +92,10 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write everything into one file, to be read by `fedkin.load`. Nothing in it is executable."""
+        write_atomically(Path(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return what `save` writes."""
         name = type(self.model).__name__
         known = type(self.model) in BUILT_IN_MODELS  # one derived from these may be anything
         classes = None if self.classes is None else self.classes.tolist()
@@ -120,7 +124,7 @@ class Result:
             archive.writestr("result.json", json.dumps(description, indent=2))
             archive.writestr("arrays.npz", arrays.getvalue())
             archive.writestr("history.parquet", table.getvalue())
-        write_atomically(Path(path), content.getvalue())
+        return content.getvalue()
 
     def _outputs(self, inputs: Any) -> np.ndarray:
         checked = check_inputs_like(inputs, self.point_shape, self.columns)
@@ -153,13 +157,22 @@ def load(path: str | Path, model: Any | None = None) -> Result:
     """
     path = Path(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    return result_from_bytes(content, str(path), model)
+
+
+def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Result:
+    """Read what `Result.to_bytes` returned; `path` is for messages."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
             description = json.loads(archive.read("result.json"))
             arrays = dict(np.load(io.BytesIO(archive.read("arrays.npz")), allow_pickle=False))
             history = pd.read_parquet(io.BytesIO(archive.read("history.parquet")))
         found = description.get("format")
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
     except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
         raise InputError(
             f"{path} is not a saved fedkin result, or it is damaged: {error}"

@@ -1,0 +1,242 @@
+"""Several owners with one federation and one model, who share their exchanges.
+
+Owners are the nodes themselves (`fedkin.fit_all`), or anything else that asks the same nodes: the folds of a
+cross-validation, say. Each gets what `Problem.train` would give it alone.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.errors import FedkinError, InputError
+from fedkin.events import Event, OnEvent
+from fedkin.federation.base import Cost
+from fedkin.federation.center import Center
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.federation.together import Meeting
+from fedkin.methods.base import Keep, Method
+from fedkin.models.objective import Objective
+from fedkin.training.problem import Problem, TrainedRun, check_outputs, make_model, prepare_points
+from fedkin.training.runner import Budget, RunState
+from fedkin.types import LearningTask, Points
+
+
+class OwnerData(NamedTuple):
+    """The data of one owner. Inputs are raw, labels are numbers of classes."""
+
+    validation: Points
+    """What the weights are learned by."""
+    own: Points | None = None
+    """What the owner trains on where a method lets it train alone; None for the validation data."""
+    test: Points | None = None
+    """Points to report on; they decide nothing."""
+    nodes: Sequence[str] | None = None
+    """The nodes that the owner may ask, in its own order; None for all."""
+
+
+@dataclass(frozen=True)
+class JointRun:
+    """What every owner has got, and what it has cost."""
+
+    runs: dict[str, TrainedRun | FedkinError]
+    """Each owner's finished run, or the error that ended it. The costs in a run are what it would have
+    cost alone."""
+    cost: Cost
+    """What all of it has cost: an exchange that serves many owners is one synchronization."""
+
+
+@dataclass(frozen=True, eq=False)
+class JointProblem:
+    """Everything that the training of several owners needs, except for the method.
+
+    >>> import numpy as np
+    >>> from fedkin.methods.fedavg import FedAvg
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> up, down = Points(x, (x[:, 0] > 0).astype(int)), Points(x, (x[:, 0] < 0).astype(int))
+    >>> problem = JointProblem.build(
+    ...     {"north": up, "south": down},
+    ...     {"north": OwnerData(up), "south": OwnerData(down)},
+    ...     model="logistic", classes=np.arange(2), batch_size=10,
+    ... )
+    >>> found = problem.train(FedAvg(rounds=3), budget=Budget(steps=2))
+    >>> found.cost.synchronizations, found.runs["north"].state.cost.synchronizations
+    (7, 7)
+    """
+
+    federation: SimulatedFederation
+    alone: SimulatedFederation
+    """What each owner trains on alone: one node per owner."""
+    problems: dict[str, Problem]
+    """Every owner's problem, as if it were the only one."""
+    nodes: dict[str, list[int] | None]
+    """The places of the nodes that each owner may ask; None for all."""
+
+    @classmethod
+    def build(
+        cls,
+        nodes: Mapping[str, Points],
+        owners: Mapping[str, OwnerData],
+        *,
+        model: Any = "logistic",
+        task: LearningTask = "classification",
+        classes: np.ndarray | None,
+        l2: float | None = None,
+        batch_size: int = 50,
+        seed: int = 0,
+    ) -> "JointProblem":
+        """Bind a model to the data of nodes and owners.
+
+        Args:
+            nodes: The raw inputs and labels of each node by name.
+            owners: The data of each owner by name.
+            model: The name of a model, a fedkin model, or any object with `init` and `apply`.
+            task: Classification or regression.
+            classes: The label of each class; None for regression.
+            l2: The factor of ½‖θ‖² in the loss of a named model.
+            batch_size: The number of points in a mini-batch.
+            seed: Decides everything random, for every owner alike.
+        """
+        point_shape = tuple(next(iter(nodes.values())).inputs.shape[1:])
+        chosen = make_model(model, task, classes, point_shape, l2)
+        prepared = {name: prepare_points(chosen, points) for name, points in nodes.items()}
+        example = next(iter(prepared.values())).inputs[:2]
+        objective = Objective.create(chosen, jnp.asarray(example))
+        check_outputs(objective, classes)
+        places = {name: _places(owner.nodes, tuple(nodes)) for name, owner in owners.items()}
+        federation = SimulatedFederation(
+            objective,
+            list(prepared.values()),
+            names=tuple(nodes),
+            batch_size=batch_size,
+            seed=seed,
+            numbers=_numbers(places.values(), len(nodes)),
+        )
+        validations = {
+            name: prepare_points(chosen, owner.validation) for name, owner in owners.items()
+        }
+        alone = SimulatedFederation(
+            objective,
+            [
+                validations[name] if owner.own is None else prepare_points(chosen, owner.own)
+                for name, owner in owners.items()
+            ],
+            names=tuple(owners),
+            batch_size=batch_size,
+            seed=seed,
+            numbers=[0] * len(owners),  # each is the only node of its own federation
+        )
+        problems = {
+            name: Problem(
+                federation=federation,
+                center=Center(objective, *validations[name], batch_size=batch_size, seed=seed),
+                test=None if owner.test is None else prepare_points(chosen, owner.test),
+                seed=seed,
+                classes=classes,
+                point_shape=point_shape,
+            )
+            for name, owner in owners.items()
+        }
+        return cls(federation, alone, problems, places)
+
+    def train(
+        self,
+        method: Method,
+        *,
+        budget: Budget | None = None,
+        keep: Keep | None = None,
+        ask_all: bool | None = None,
+        checkpoints: Mapping[str, Path] | None = None,
+        made_with: Mapping[str, Any] | None = None,
+        on_event: OnEvent | None = None,
+        after_step: Callable[[str, RunState], None] | None = None,
+        run_name: Callable[[str], str] = str,
+    ) -> JointRun:
+        """Run a method to its end for every owner. For the arguments see `Problem.train`.
+
+        Args:
+            method: The method with its settings, the same for all.
+            budget: When each owner stops.
+            keep: Which iterate is an owner's result.
+            ask_all: Whether nodes of weight zero are asked too.
+            checkpoints: Each owner's file to continue from, if it exists, and to write after every step.
+            made_with: What else the runs depend on.
+            on_event: Called with the events of all runs, one at a time.
+            after_step: Called with an owner's name and state after each of its steps.
+            run_name: Returns the name of an owner's run in its events.
+        """
+        meeting = Meeting()
+        speaking = threading.Lock()
+
+        def report(event: Event) -> None:
+            with speaking:
+                if on_event is not None:
+                    on_event(event)
+
+        def job(name: str, problem: Problem) -> TrainedRun:
+            return problem.train(
+                method,
+                budget=budget,
+                keep=keep,
+                ask_all=ask_all,
+                checkpoint=None if checkpoints is None else checkpoints[name],
+                made_with=made_with,
+                on_event=report,
+                after_step=None if after_step is None else partial(after_step, name),
+                run_name=run_name(name),
+            )
+
+        jobs = []
+        for place, (name, problem) in enumerate(self.problems.items()):
+            center = problem.center.with_alone(meeting.view(self.alone, [place]))
+            view = meeting.view(self.federation, self.nodes[name])
+            jobs.append(partial(job, name, replace(problem, federation=view, center=center)))
+        before = [path.exists() for path in (checkpoints or {}).values()]
+        runs = dict(zip(self.problems, meeting.run(jobs), strict=True))
+        cost = meeting.cost(self.federation)
+        return JointRun(runs, _cost_so_far(runs, cost) if any(before) else cost)
+
+
+def _cost_so_far(runs: Mapping[str, TrainedRun | FedkinError], since: Cost) -> Cost:
+    """Return what runs have cost that were continued from checkpoints.
+
+    All running owners take part in every exchange, so the slowest has as many as there were. What was asked
+    for alike since they were continued tells how much of the rest counts once.
+    """
+    costs = [run.state.cost for run in runs.values() if isinstance(run, TrainedRun)]
+    total = sum(costs, Cost())
+    most = max((cost.synchronizations for cost in costs), default=0)
+    alike = len(costs) if len({cost for cost in costs}) == 1 and since.bytes_up else 1
+    return Cost(
+        most,
+        total.bytes_up // alike,
+        total.bytes_down // alike,
+        tuple(points // alike for points in total.node_points),
+        total.nodes_asked // alike,
+    )
+
+
+def _places(asked: Sequence[str] | None, names: tuple[str, ...]) -> list[int] | None:
+    if asked is None:
+        return None
+    unknown = [name for name in asked if name not in names]
+    if unknown:
+        raise InputError(f"an owner asks the node {unknown[0]!r}, which there is not")
+    return [names.index(name) for name in asked]
+
+
+def _numbers(views: Any, nodes: int) -> list[int]:
+    """Give each node the number that it has for the first owner that may ask it."""
+    numbers = list(range(nodes))
+    seen: set[int] = set()
+    for places in views:
+        for number, place in enumerate(range(nodes) if places is None else places):
+            if place not in seen:
+                numbers[place] = number
+                seen.add(place)
+    return numbers
