@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from fedkin.cli import data, federation
+from fedkin.cli.advise import advise
 from fedkin.cli.demo import demo
 from fedkin.cli.fit import fit
 from fedkin.cli.output import results
@@ -25,6 +26,7 @@ app = typer.Typer(
 
 app.command()(demo)
 app.command(context_settings={"allow_extra_args": True})(fit)
+app.command(context_settings={"allow_extra_args": True})(advise)
 app.command()(predict)
 app.command()(run)
 app.command()(reproduce)

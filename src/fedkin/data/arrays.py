@@ -39,6 +39,7 @@ def check_arrays(
     task: LearningTask,
     classes: int | Sequence[Any] | None = None,
     minimum_rows: int = 1,
+    judge: str = "the validation data",
 ) -> CheckedArrays:
     """Check every array, with a message of its own for each problem, and number the classes.
 
@@ -58,10 +59,11 @@ def check_arrays(
         classes: All labels that may occur, or their number if they are 0, 1, …; by default the labels
             that do occur.
         minimum_rows: The fewest rows that a node may have.
+        judge: What messages call the owner's data.
     """
     named = name_nodes(nodes)
     parts = {describe_node(name): points for name, points in named.items()}
-    parts["the validation data"] = validation
+    parts[judge] = validation
     if test is not None:
         parts["the test data"] = test
     parts, columns = _match_columns(parts)
@@ -70,7 +72,7 @@ def check_arrays(
     for name, node in zip(named, points[:count], strict=True):
         check_enough_rows(len(node.labels), describe_node(name), minimum_rows)
     if known is not None:
-        _check_several_classes(points[count].labels, known)
+        _check_several_classes(points[count].labels, known, judge)
     return CheckedArrays(
         tuple(named),
         points[:count],
@@ -296,10 +298,10 @@ def _encode(
     return encoded, known
 
 
-def _check_several_classes(labels: np.ndarray, known: np.ndarray) -> None:
+def _check_several_classes(labels: np.ndarray, known: np.ndarray, judge: str) -> None:
     if len(np.unique(labels)) == 1:
         raise InputError(
-            f"the validation data have only the class '{known[labels[0]]}', so they cannot evaluate a "
+            f"{judge} have only the class '{known[labels[0]]}', so they cannot evaluate a "
             "model; add points of another class"
         )
 

@@ -33,6 +33,8 @@ class TableRequest:
     table_format: TableFormat
     seed: int
     minimum_rows: int = FEWEST_ROWS
+    whole_owner: bool = False
+    """Whether all rows of the target node are the owner's, but for test rows; it is then no node."""
 
 
 class GatheredTables(NamedTuple):
@@ -93,6 +95,11 @@ def parse_nodes(written: Sequence[str]) -> dict[str, Path]:
 
 def _check_judges(request: TableRequest) -> None:
     if request.target_node is None:
+        if request.validation is None and request.whole_owner:
+            raise InputError(
+                "whose question is it? give the owner's own rows (--owner FILE), or name the node that is "
+                "the owner (--target-node NAME)"
+            )
         if request.validation is None:
             raise InputError(
                 "there is nothing to judge the nodes by; give the center's own data (--validation "
@@ -105,7 +112,8 @@ def _check_judges(request: TableRequest) -> None:
             if value is not None:
                 raise InputError(f"{option} needs --target-node NAME: the node to hold rows out of")
     elif request.validation is not None:
-        raise InputError("give either --validation or --target-node, not both")
+        own = "--owner" if request.whole_owner else "--validation"
+        raise InputError(f"give either {own} or --target-node, not both")
     elif request.test is not None and request.test_fraction is not None:
         raise InputError("give either --test or --test-fraction, not both")
 
@@ -186,6 +194,8 @@ def _hold_out(
     name = request.target_node or ""
     if name not in nodes:
         raise InputError(f"--target-node: there is no node '{name}'{did_you_mean(name, nodes)}")
+    if request.whole_owner:
+        return _set_owner_apart(request, nodes, judges)
     fractions = [0.3 if request.validation_fraction is None else request.validation_fraction]
     if request.test_fraction is not None:
         fractions.append(request.test_fraction)
@@ -199,3 +209,22 @@ def _hold_out(
     kinds = ["validation", "test"]
     made = dict(zip(kinds, held_out[:-1], strict=False))
     return {**nodes, name: held_out[-1]}, {**judges, **made}
+
+
+def _set_owner_apart(
+    request: TableRequest, nodes: Mapping[str, Table], judges: Mapping[str, Table]
+) -> tuple[dict[str, Table], dict[str, Table]]:
+    """Make the target node the owner: its rows are nobody else's."""
+    name = request.target_node or ""
+    owner = nodes[name]
+    others = {other: table for other, table in nodes.items() if other != name}
+    if request.test_fraction is None:
+        return others, {**judges, "validation": owner}
+    test, rest = split_rows(
+        owner,
+        request.label,
+        [request.test_fraction],
+        request.seed,
+        stratify=request.task == "classification",
+    )
+    return others, {**judges, "validation": rest, "test": test}

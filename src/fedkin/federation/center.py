@@ -73,6 +73,13 @@ class Center:
         """How many points D_0 has."""
         return len(self._labels)
 
+    @property
+    def loss_unit(self) -> float:
+        """What one row's loss is measured in: 1 for classes, the variance of the labels for numbers."""
+        if self.objective.model.task == "classification":
+            return 1.0
+        return float(np.var(self._labels)) or 1.0
+
     def loss_and_gradient(self, theta: Vector) -> tuple[float, Vector]:
         """Return L_0(θ) and ∇L_0(θ)."""
         loss, gradient = _loss_and_gradient(self.objective, theta, self.data)

@@ -69,14 +69,14 @@ def write_page(record: Record, path: Path) -> Path:
 
 def render(record: Record) -> str:
     """Return the page."""
-    script = _asset("report.js")
-    style = f"{_asset('report.css')}\n{palette(map(record.appearance, record.labels))}"
+    script = asset("report.js")
+    style = f"{asset('report.css')}\n{palette(map(record.appearance, record.labels))}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     label, subject = findings.main_label(record), findings.subject(record)
     chapters = _chapters(record)
     table = tables.summary(record)
     return (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(
             record=record,
@@ -109,7 +109,8 @@ def render(record: Record) -> str:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the environment of the page templates."""
     environment = Environment(
         loader=PackageLoader("fedkin.report"),
         autoescape=True,
@@ -129,7 +130,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file that is part of the package."""
     file = resources.files("fedkin.report").joinpath("templates", name)
     return file.read_text(encoding="utf-8").strip()
 

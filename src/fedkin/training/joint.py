@@ -146,7 +146,7 @@ class JointProblem:
 
     def train(
         self,
-        method: Method,
+        method: Method | Mapping[str, Method],
         *,
         budget: Budget | None = None,
         keep: Keep | None = None,
@@ -160,7 +160,7 @@ class JointProblem:
         """Run a method to its end for every owner. For the arguments see `Problem.train`.
 
         Args:
-            method: The method with its settings, the same for all.
+            method: The method with its settings, the same for all, or each owner's own.
             budget: When each owner stops.
             keep: Which iterate is an owner's result.
             ask_all: Whether nodes of weight zero are asked too.
@@ -180,7 +180,7 @@ class JointProblem:
 
         def job(name: str, problem: Problem) -> TrainedRun:
             return problem.train(
-                method,
+                method if isinstance(method, Method) else method[name],
                 budget=budget,
                 keep=keep,
                 ask_all=ask_all,
@@ -211,7 +211,7 @@ def _cost_so_far(runs: Mapping[str, TrainedRun | FedkinError], since: Cost) -> C
     costs = [run.state.cost for run in runs.values() if isinstance(run, TrainedRun)]
     total = sum(costs, Cost())
     most = max((cost.synchronizations for cost in costs), default=0)
-    alike = len(costs) if len({cost for cost in costs}) == 1 and since.bytes_up else 1
+    alike = len(costs) if len(set(costs)) == 1 and since.bytes_up else 1
     return Cost(
         most,
         total.bytes_up // alike,

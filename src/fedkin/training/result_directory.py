@@ -16,7 +16,21 @@ WEIGHTS_TABLE = "weights.csv"
 METRICS = "metrics.json"
 HISTORY = "history.csv"
 REPORT = "report.html"
-FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT})
+ADVICE = "advice.json"
+CANDIDATES = "candidates.csv"
+FILES = frozenset(
+    {
+        MODEL,
+        PREPROCESSING,
+        WEIGHTS,
+        WEIGHTS_TABLE,
+        METRICS,
+        HISTORY,
+        REPORT,
+        ADVICE,
+        CANDIDATES,
+    }
+)
 REPORT_FILES = "report"
 """The directory that `fedkin report` adds."""
 
@@ -31,7 +45,7 @@ def check_writable(out: Path, force: bool) -> None:
     foreign = [name for name in present if name not in FILES | {REPORT_FILES}]
     if foreign:
         raise InputError(
-            f"{out} holds files that fedkin fit did not write, such as {foreign[0]}; "
+            f"{out} holds files that fedkin did not write, such as {foreign[0]}; "
             "choose another --out"
         )
     parent = out.absolute().parent
