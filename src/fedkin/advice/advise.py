@@ -13,13 +13,11 @@ from fedkin.advice.candidates import (
     Federated,
     Splits,
     fold_name,
-    parameters,
     row_losses,
     row_mistakes,
     train_candidates,
     train_with_nodes,
 )
-from fedkin.advice.linear import OwnRows, add_ones
 from fedkin.advice.result import Advice
 from fedkin.advice.verdict import (
     MIXTURE_PRIOR,
@@ -36,6 +34,7 @@ from fedkin.events import OnEvent
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.named import model_for
 from fedkin.numerics.simplex import check_cap
+from fedkin.training.alone import OwnRows, add_ones, parameters
 from fedkin.training.result import Result
 from fedkin.types import LearningTask, Points
 

@@ -3,27 +3,33 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
-from fedkin.advice.folds import draw_folds
-from fedkin.advice.linear import INNER_FOLDS, OwnRows, losses, recalibrate, train_alone
 from fedkin.errors import FedkinError
 from fedkin.events import OnEvent
 from fedkin.federation.base import Cost
 from fedkin.methods.base import Method
 from fedkin.methods.bilevel.method import Bilevel
 from fedkin.models.objective import Objective
+from fedkin.training.alone import (
+    INNER_FOLDS,
+    OwnRows,
+    coefficients,
+    losses,
+    recalibrate,
+    train_alone,
+)
+from fedkin.training.folds import draw_folds
 from fedkin.training.joint import JointProblem, OwnerData
 from fedkin.training.problem import TrainedRun
-from fedkin.types import Points, Vector
+from fedkin.types import Points
 
 CANDIDATES = ("alone", "equal", "size", "learned")
 TITLES = {
     "alone": "alone, on all own rows",
-    "equal": "with all nodes, equal weights",
-    "size": "with all nodes, weights by size",
-    "learned": "with learned weights",
+    "equal": "joined, equal weights",
+    "size": "joined, weights by size",
+    "learned": "joined, learned weights",
 }
 ALL_ROWS = "all rows"
 
@@ -126,24 +132,6 @@ def _found(run: TrainedRun, objective: Objective) -> tuple[np.ndarray, np.ndarra
     assert run.state.kept_theta is not None
     weights = np.asarray(kept.node_weights, np.float64)
     return coefficients(run.state.kept_theta, objective), weights
-
-
-def coefficients(theta: Vector, objective: Objective) -> np.ndarray:
-    """Return a linear model's parameters as one matrix, with the intercepts in the last row."""
-    parameters = objective.unflatten(jnp.asarray(theta))
-    kernel = np.asarray(parameters["kernel"], np.float64)
-    bias = np.asarray(parameters["bias"], np.float64)
-    return np.concatenate([kernel.reshape(len(kernel), -1), bias.reshape(1, -1)])
-
-
-def parameters(matrix: np.ndarray, objective: Objective) -> np.ndarray:
-    """Return the flat vector of a linear model, given its matrix."""
-    shapes = {tuple(shape) for shape in objective.shapes}
-    kernel, bias = matrix[:-1], matrix[-1]
-    if () in shapes:  # a regression has one output, without an axis for it
-        kernel, bias = kernel[:, 0], bias[0]
-    # The leaves of a dict are in the order of its keys.
-    return np.concatenate([np.ravel(bias), np.ravel(kernel)]).astype(np.float32)
 
 
 class Candidates(NamedTuple):

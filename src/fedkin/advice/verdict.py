@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from fedkin.advice.linear import OwnRows, losses, residuals
+from fedkin.training.alone import OwnRows, losses, residuals
 
 VerdictName = Literal["join", "alone", "unclear"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from fedkin.cli.options import (
     METHOD_PANEL,
     MODEL,
     NODE,
+    STEPS,
     CategoricalOption,
     ColumnsOption,
     DropOption,
@@ -30,6 +31,7 @@ from fedkin.cli.options import (
     TestOption,
     ValidationFractionOption,
     ValidationOption,
+    one_of,
     refuse_csv_options,
     table_format,
 )
@@ -39,6 +41,7 @@ from fedkin.cli.output import (
     print_json,
     print_note,
     print_result,
+    print_warning,
     results,
     weight_bars,
 )
@@ -88,6 +91,42 @@ def fit(
             rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            metavar="NAME",
+            help="Draw the weights toward shares of all rows (size) or equal ones (equal).",
+            callback=one_of("--prior", ("size", "equal")),
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    l2: Annotated[
+        float | None,
+        typer.Option(
+            "--l2",
+            help="The factor of the penalty on the model's size; default: 0.001.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    steps: Annotated[int | None, STEPS] = None,
+    refit: Annotated[
+        bool | None,
+        typer.Option(
+            "--refit/--no-refit",
+            help="Put the validation rows back as a node once the weights are chosen; default: where "
+            "possible.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate",
+            help="Fit the model's outputs to the validation rows by a shift and a scale instead.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = False,
     seed: SeedOption = 0,
 ) -> None:
     """Learn a weight for every node, and the model trained with those weights.
@@ -132,8 +171,20 @@ def fit(
         request.categorical,
         request.missing_codes,
     )
-    result = train(federation, chosen_model, method, cap, seed)
-    metrics = score_tables(result, federation.validation, federation.test, federation.preprocessing)
+    settings = {
+        "method": method,
+        "cap": cap,
+        "prior": prior,
+        "l2": l2,
+        "steps": steps,
+        "refit": False if recalibrate and refit is None else refit,
+        "recalibrate": recalibrate,
+        "seed": seed,
+    }
+    result = train(federation, chosen_model, settings)
+    metrics = score_tables(
+        result.before or result, federation.validation, federation.test, federation.preprocessing
+    )
     rows = {name: table.rows for name, table in tables.nodes.items()}
     write_result(out, result, federation.preprocessing, metrics, rows)
     show_fit(result, rows, metrics, out, json)
@@ -156,6 +207,8 @@ def show_fit(
                 "rows": rows,
                 "columns": [column.name for column in preprocessing.columns],
                 "metrics": metrics,
+                "comparison": _comparison_json(result),
+                "at_cap": list(result.at_cap),
                 "stopped": result.stopped,
                 "report": str(page),
             },
@@ -167,12 +220,10 @@ def show_fit(
         print_path(page)
 
 
-def train(
-    federation: TableFederation, model: str, method: str, cap: float | None, seed: int
-) -> Result:
-    """Run the method on the prepared matrices."""
+def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) -> Result:
+    """Run the method on the prepared matrices, with these settings of `fedkin.fit`."""
     label = federation.preprocessing.label
-    doing = f"training ({method}, {len(federation.nodes)} nodes)"
+    doing = f"training ({settings['method']}, {len(federation.nodes)} nodes)"
     with notes.status(f"{doing} …") as status:
 
         def show(evaluation: Evaluation) -> None:
@@ -184,16 +235,14 @@ def train(
             federation.nodes,
             federation.validation,
             model=model,
-            method=method,
-            cap=cap,
-            seed=seed,
+            **settings,
             task="regression" if isinstance(label, Quantity) else "classification",
             classes=None if isinstance(label, Quantity) else len(label.classes),
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
         )
-    for warning in result.warnings:
-        print_note(f"note: {warning}")
+    for line in result.warnings:
+        print_warning(line)
     return result
 
 
@@ -203,7 +252,7 @@ def print_fit(
     """Show the weights as bars and the scores below."""
     weights = weights_by_node(result)
     if weights:
-        results.print(weight_bars(weights, rows=rows))
+        results.print(weight_bars(weights, rows=rows, at_cap=result.at_cap))
     else:
         results.print("trained on the validation rows alone: no node has a weight")
     for kind, scores in metrics.items():
@@ -213,5 +262,27 @@ def print_fit(
             if name != "rows"
         )
         print_result(f"{kind} ({scores['rows']} rows): {shown}")
+    line = comparison_line(result)
+    if line is not None:
+        print_result(line)
     print_result(result.stopped)
     print_result(f"written to {out}")
+
+
+def comparison_line(result: Result) -> str | None:
+    """Say what the learned weights have to beat, and whether they do."""
+    table = result.comparison
+    if table is None:
+        return None
+    names = {
+        "alone": "alone (cross-validated)",
+        "equal": "equal weights",
+        "prior": "the prior's weights",
+        "learned": "learned weights",
+    }
+    shown = ", ".join(f"{names[str(name)]} {loss:.3f}" for name, loss in table["loss"].items())
+    return f"loss on the validation rows: {shown}"
+
+
+def _comparison_json(result: Result) -> dict[str, Any] | None:
+    return None if result.comparison is None else result.comparison.to_dict(orient="index")

@@ -15,7 +15,7 @@ from fedkin.models.base import Statistics
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
 from fedkin.numerics.linear_solve import DampedSolution, damped_conjugate_gradients
-from fedkin.types import Array, Vector
+from fedkin.types import Array, Points, Vector
 
 EVALUATION_CHUNK = 4096
 """Points evaluated at once: bounds the memory, and keeps the compiled code for any number of points."""
@@ -72,6 +72,11 @@ class Center:
     def points(self) -> int:
         """How many points D_0 has."""
         return len(self._labels)
+
+    @property
+    def rows(self) -> Points:
+        """D_0: the prepared inputs and the labels."""
+        return Points(np.asarray(self._inputs), self._labels)
 
     @property
     def loss_unit(self) -> float:

@@ -68,6 +68,19 @@ class Result:
     columns: tuple[str, ...] | None = None
     """The names of the features, where the model was trained on DataFrames: those of new ones are found
     by name, in any order."""
+    cap: float | None = None
+    """The largest weight that a node could get; None for methods without a cap."""
+    comparison: pd.DataFrame | None = None
+    """Loss and accuracy on the validation rows of `alone` (cross-validated), of the weights at the start
+    (`equal` or `prior`), and of the `learned` ones, for linear models whose weights were learned."""
+    before: "Result | None" = None
+    """Where the owner's rows were put back after the weights were chosen: the result without them, which
+    scores on validation rows are of."""
+
+    @property
+    def at_cap(self) -> tuple[str, ...]:
+        """The nodes whose weight the cap decides: without it, theirs would be larger."""
+        return capped_nodes(self.weights, self.cap)
 
     @property
     def model(self) -> Model:
@@ -109,6 +122,8 @@ class Result:
             "classes": classes,
             "point_shape": self.point_shape,
             "columns": self.columns,
+            "cap": self.cap,
+            "comparison": None if self.comparison is None else _as_records(self.comparison),
             "point_dtype": self.objective.point_dtype,
             "model": {"name": name, "settings": asdict(self.model) if known else None},  # pyright: ignore
         }
@@ -194,7 +209,7 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
         jax.ShapeDtypeStruct(theta.shape, theta.dtype),
         jax.ShapeDtypeStruct((2, *objective.point_shape), objective.point_dtype),
     )
-    columns = description.get("columns")
+    columns, compared = description.get("columns"), description.get("comparison")
     leaves = [arrays[f"statistics_{i}"] for i in range(len(arrays) - 1)]
     return Result(
         method=description["method"],
@@ -209,7 +224,24 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
         statistics=jax.tree.unflatten(jax.tree.structure(shapes), leaves),
         point_shape=point_shape,
         columns=None if columns is None else tuple(columns),
+        cap=description.get("cap"),
+        comparison=None if compared is None else pd.DataFrame(compared).set_index("weights"),
     )
+
+
+def _as_records(comparison: pd.DataFrame) -> list[dict[str, Any]]:
+    return comparison.reset_index().to_dict(orient="records")
+
+
+def capped_nodes(weights: dict[str, float] | None, cap: float | None) -> tuple[str, ...]:
+    """Return the nodes whose weight the cap decides.
+
+    >>> capped_nodes({"a": 0.5, "b": 0.3, "c": 0.2}, 0.5), capped_nodes({"a": 1.0}, 1.0)
+    (('a',), ())
+    """
+    if weights is None or cap is None or cap >= 1:
+        return ()
+    return tuple(name for name, weight in weights.items() if weight >= cap - 1e-5)
 
 
 def _restore_model(saved: dict[str, Any], given: Any | None, classes: np.ndarray | None) -> Model:

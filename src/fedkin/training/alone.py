@@ -6,10 +6,12 @@ class (a single column for regression). Its outputs are :math:`[X, 1]\,A`.
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
-from fedkin.types import LearningTask
+from fedkin.models.objective import Objective
+from fedkin.types import LearningTask, Vector
 
 STRENGTHS = (0.1, 0.5, 2.0, 8.0, 30.0, 120.0)
 """Penalties of a model trained alone, as a number of rows: the factor of ½‖θ‖² is this over the rows."""
@@ -167,3 +169,21 @@ def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:
     calibrated = found[0] * model
     calibrated[-1] += found[1:]
     return calibrated
+
+
+def coefficients(theta: Vector, objective: Objective) -> np.ndarray:
+    """Return a linear model's parameters as one matrix, with the intercepts in the last row."""
+    parameters = objective.unflatten(jnp.asarray(theta))
+    kernel = np.asarray(parameters["kernel"], np.float64)
+    bias = np.asarray(parameters["bias"], np.float64)
+    return np.concatenate([kernel.reshape(len(kernel), -1), bias.reshape(1, -1)])
+
+
+def parameters(matrix: np.ndarray, objective: Objective) -> np.ndarray:
+    """Return the flat vector of a linear model, given its matrix."""
+    shapes = {tuple(shape) for shape in objective.shapes}
+    kernel, bias = matrix[:-1], matrix[-1]
+    if () in shapes:  # a regression has one output, without an axis for it
+        kernel, bias = kernel[:, 0], bias[0]
+    # The leaves of a dict are in the order of its keys.
+    return np.concatenate([np.ravel(bias), np.ravel(kernel)]).astype(np.float32)
