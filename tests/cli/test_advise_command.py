@@ -100,7 +100,7 @@ def test_numbers_are_shown_in_their_own_unit(command, files):
         ([*OWNER, "--folds", "1"], "--folds"),
         ([*OWNER, "--force"], "--force replaces the directory of --out"),
         ([*OWNER, "--out", "own.csv"], "own.csv is a file"),
-        ([*OWNER, "c.csv"], "every node's file needs its own --node"),
+        ([*OWNER, "c.csv", "d.csv"], "every node's file needs its own --node"),
         ([*OWNER, "--minimum-rows", "100"], "fewer than the 100"),
     ],
 )

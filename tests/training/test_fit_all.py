@@ -72,8 +72,10 @@ def test_networks_too_by_every_method(method, settings):
 def test_synchronizations_are_those_of_the_slowest_owner(everyone):
     slowest = max(result.cost.synchronizations for result in everyone.models.values())
     assert everyone.cost.synchronizations == slowest
-    together = np.sum([result.cost.node_points for result in everyone.models.values()], axis=0)
-    assert everyone.cost.node_points == tuple(together.tolist())
+    points = np.array([result.cost.node_points for result in everyone.models.values()])
+    together = np.array(everyone.cost.node_points)
+    assert (together <= points.sum(axis=0)).all()  # the first exchange is the same for all
+    assert (together > points.max(axis=0)).all()
 
 
 def test_equal_weights_are_trained_once():

@@ -15,6 +15,8 @@ from fedkin.cli.options import (
     LABEL,
     METHOD_PANEL,
     NODE,
+    SITE,
+    TABLE,
     CategoricalOption,
     ColumnsOption,
     DropOption,
@@ -30,6 +32,7 @@ from fedkin.cli.options import (
     TestFractionOption,
     TestOption,
     refuse_csv_options,
+    refuse_further_files,
     table_format,
 )
 from fedkin.cli.output import (
@@ -52,8 +55,10 @@ from fedkin.training import result_directory
 
 def advise(
     context: typer.Context,
-    node: Annotated[list[str], NODE],
     label: Annotated[str, LABEL],
+    table: Annotated[Path | None, TABLE] = None,
+    node: Annotated[list[str] | None, NODE] = None,
+    site: Annotated[str | None, SITE] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -123,19 +128,15 @@ def advise(
 
     Example: fedkin advise --node a.csv --node b.csv --owner own.csv --label outcome --out advice
     """
-    if context.args:
-        raise InputError(
-            f"'{context.args[0]}' has no option before it; every node's file needs its own --node: "
-            f"--node {node[0]} --node {context.args[0]} …"
-        )
+    refuse_further_files(context, node or [])
     if out is not None:
         result_directory.check_writable(out, force)
     elif force:
         raise InputError("--force replaces the directory of --out: add --out DIR, or leave it out")
-    own_tables = [path for path in (owner, test) if path is not None]
-    refuse_csv_options(context, [*parse_nodes(node).values(), *own_tables])
+    files = [path for path in (table, owner, test) if path is not None]
+    refuse_csv_options(context, [*parse_nodes(node or []).values(), *files])
     request = TableRequest(
-        nodes=tuple(node),
+        nodes=tuple(node or ()),
         validation=owner,
         test=test,
         target_node=target_node,
@@ -150,6 +151,8 @@ def advise(
         seed=seed,
         minimum_rows=minimum_rows,
         whole_owner=True,
+        table=table,
+        site=site,
     )
     tables = gather(request)
     for note in tables.notes:

@@ -8,6 +8,7 @@ from fedkin.cli import data, federation
 from fedkin.cli.advise import advise
 from fedkin.cli.demo import demo
 from fedkin.cli.fit import fit
+from fedkin.cli.map import map_command
 from fedkin.cli.output import results
 from fedkin.cli.predict import predict
 from fedkin.cli.program import run_program
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command(context_settings={"allow_extra_args": True})(fit)
 app.command(context_settings={"allow_extra_args": True})(advise)
+app.command("map", context_settings={"allow_extra_args": True})(map_command)
 app.command()(predict)
 app.command()(run)
 app.command()(reproduce)

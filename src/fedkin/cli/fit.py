@@ -7,12 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from fedkin.cli.options import (
+    CAP,
     LABEL,
     METHOD,
     METHOD_PANEL,
     MODEL,
     NODE,
+    SITE,
     STEPS,
+    TABLE,
     CategoricalOption,
     ColumnsOption,
     DropOption,
@@ -33,6 +36,7 @@ from fedkin.cli.options import (
     ValidationOption,
     one_of,
     refuse_csv_options,
+    refuse_further_files,
     table_format,
 )
 from fedkin.cli.output import (
@@ -50,7 +54,6 @@ from fedkin.data.arrays import FEWEST_ROWS
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate
 from fedkin.data.table_request import TableRequest, gather, parse_nodes
-from fedkin.errors import InputError
 from fedkin.models.named import model_for
 from fedkin.training import fit as api
 from fedkin.training import result_directory
@@ -61,9 +64,11 @@ from fedkin.training.table_result import Scores, score_tables, weights_by_node, 
 
 def fit(
     context: typer.Context,
-    node: Annotated[list[str], NODE],
     label: Annotated[str, LABEL],
     out: OutOption,
+    table: Annotated[Path | None, TABLE] = None,
+    node: Annotated[list[str] | None, NODE] = None,
+    site: Annotated[str | None, SITE] = None,
     force: ForceOption = False,
     json: JsonOption = False,
     validation: ValidationOption = None,
@@ -82,15 +87,7 @@ def fit(
     separator: SeparatorOption = ",",
     model: Annotated[str | None, MODEL] = None,
     method: Annotated[str, METHOD] = "bilevel",
-    cap: Annotated[
-        float | None,
-        typer.Option(
-            "--cap",
-            help="The largest weight that one of K nodes may get, from 1/K to 1; default: 1/3, or 2/K "
-            "with fewer than six nodes.",
-            rich_help_panel=METHOD_PANEL,
-        ),
-    ] = None,
+    cap: Annotated[float | None, CAP] = None,
     prior: Annotated[
         str | None,
         typer.Option(
@@ -133,18 +130,18 @@ def fit(
 
     Example: fedkin fit --node a.csv --node b.csv --node c.csv --validation own.csv --label outcome
     --out result
+
+    With one table of all: fedkin fit table.csv --site hospital --owner va --label outcome --out result
     """
-    if context.args:
-        raise InputError(
-            f"'{context.args[0]}' has no option before it; every node's file needs its own --node: "
-            f"--node {node[0]} --node {context.args[0]} …"
-        )
+    if table is not None and site is None:
+        context.args.insert(0, str(table))
+    refuse_further_files(context, node or [])
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force)
-    tables_of_center = [path for path in (validation, test) if path is not None]
-    refuse_csv_options(context, [*parse_nodes(node).values(), *tables_of_center])
+    files = [path for path in (table, validation, test) if path is not None]
+    refuse_csv_options(context, [*parse_nodes(node or []).values(), *files])
     request = TableRequest(
-        nodes=tuple(node),
+        nodes=tuple(node or ()),
         validation=validation,
         test=test,
         target_node=target_node,
@@ -158,6 +155,8 @@ def fit(
         table_format=table_format(columns, no_header, separator, drop),
         seed=seed,
         minimum_rows=minimum_rows,
+        table=table,
+        site=site,
     )
     tables = gather(request)
     for note in tables.notes:

@@ -128,6 +128,22 @@ NODE = typer.Option(
     help="A node's CSV or Parquet file; once per node. The node's name is the file's without its "
     "ending, unless given.",
 )
+TABLE = typer.Argument(
+    metavar="[TABLE]",
+    help="One CSV or Parquet file with the rows of all nodes; --site says whose a row is.",
+    show_default=False,
+)
+SITE = typer.Option(
+    "--site",
+    metavar="COLUMN",
+    help="The column of TABLE that names the site of a row; every site is a node.",
+)
+CAP = typer.Option(
+    "--cap",
+    help="The largest weight that one of K nodes may get, from 1/K to 1; default: 1/3, or 2/K "
+    "with fewer than six nodes.",
+    rich_help_panel=METHOD_PANEL,
+)
 LABEL = typer.Option(
     "--label", metavar="COLUMN", help="The column to predict.", rich_help_panel=COLUMNS_PANEL
 )
@@ -153,6 +169,7 @@ TargetNodeOption = Annotated[
     str | None,
     typer.Option(
         "--target-node",
+        "--owner",
         metavar="NAME",
         help="Instead of --validation: hold out rows of this node; its other rows remain a node.",
         rich_help_panel=JUDGE_PANEL,
@@ -278,3 +295,13 @@ def refuse_csv_options(context: typer.Context, files: Iterable[Path]) -> None:
     given = was_given(context, "columns", "no_header", "separator")
     if given and all(is_parquet(path) for path in files):
         raise InputError(f"{given[0]} is for CSV files, and there is none: leave it out")
+
+
+def refuse_further_files(context: typer.Context, nodes: Sequence[str]) -> None:
+    """Refuse files that have no option before them, and say how to write the command."""
+    if context.args:
+        first = nodes[0] if nodes else "FILE"
+        raise InputError(
+            f"'{context.args[0]}' has no option before it; every node's file needs its own --node: "
+            f"--node {first} --node {context.args[0]} …"
+        )

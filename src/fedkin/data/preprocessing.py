@@ -135,10 +135,34 @@ def merge_summaries(
 
     The nodes replace missing codes by missing values before they summarize their tables.
     """
-    tables = {f"node '{name}'": summary for name, summary in nodes.items()}
-    tables["the validation table"] = validation
+    judges = {"the validation table": validation}
     if test is not None:
-        tables["the test table"] = test
+        judges["the test table"] = test
+    found = merge_with_judges(nodes, judges, label, missing_codes)
+    judged = validation.label
+    if isinstance(judged, TextSummary) and len(judged.categories) == 1:
+        raise InputError(
+            f"the validation table has only the class '{shorten(next(iter(judged.categories)))}' of the "
+            f"label '{shorten(label)}', so it cannot evaluate a model; add rows of another class"
+        )
+    return found
+
+
+def merge_with_judges(
+    nodes: Mapping[str, TableSummary],
+    judges: Mapping[str, TableSummary],
+    label: str,
+    missing_codes: Mapping[str, float] | None = None,
+) -> Preprocessing:
+    """Merge the nodes' summaries, and check that other tables match them.
+
+    Args:
+        nodes: The summaries of what the nodes train on.
+        judges: Those of other tables, by what messages call them.
+        label: The column to predict.
+        missing_codes: Numbers that stand for a missing value, by column.
+    """
+    tables = {f"node '{name}'": summary for name, summary in nodes.items()} | dict(judges)
     order = dict.fromkeys(name for table in tables.values() for name in table.columns)
     columns = []
     for name in order:
@@ -152,7 +176,7 @@ def merge_summaries(
         raise InputError(
             "no column besides the label has a value on any node: there is nothing to learn from"
         )
-    if isinstance(validation.label, NumericSummary):
+    if isinstance(next(iter(tables.values())).label, NumericSummary):
         merged: Classes | Quantity = _merge_quantity(nodes, label)
     else:
         merged = _merge_classes(nodes, tables, label)
@@ -252,12 +276,6 @@ def _merge_classes(
             f"the label '{shorten(name)}' is on {join_names(holders)} but on no other node "
             f"(the others have {listing(categories_in_order(elsewhere))}); correct it, or leave "
             "those rows out"
-        )
-    judged = held["the validation table"]
-    if len(judged) == 1:
-        raise InputError(
-            f"the validation table has only the class '{shorten(next(iter(judged)))}' of the label "
-            f"'{shorten(label)}', so it cannot evaluate a model; add rows of another class"
         )
     return Classes(name=label, classes=tuple(classes))
 

@@ -3,8 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fedkin.data.preprocessing import Preprocessing, merge_summaries, transform, transform_label
+from fedkin.data.preprocessing import (
+    Preprocessing,
+    merge_summaries,
+    merge_with_judges,
+    transform,
+    transform_label,
+)
 from fedkin.data.summaries import TableSummary, summarize
+from fedkin.data.table_request import OwnersTables
 from fedkin.data.tables import Table
 from fedkin.types import LearningTask, Points
 
@@ -64,3 +71,48 @@ def federate(
         test=None if test is None else points(test),
         preprocessing=preprocessing,
     )
+
+
+class OwnersPoints(NamedTuple):
+    """The matrices of one node that is an owner too."""
+
+    train: Points
+    validation: Points
+    test: Points | None
+
+
+def federate_owners(
+    nodes: Mapping[str, OwnersTables],
+    label: str,
+    task: LearningTask = "classification",
+    categorical: Sequence[str] = (),
+    missing_codes: Mapping[str, float] | None = None,
+) -> tuple[dict[str, OwnersPoints], Preprocessing]:
+    """Do for nodes that all are owners what `federate` does for one owner.
+
+    Only what the nodes train on decides how columns are scaled.
+    """
+
+    def summary(table: Table) -> TableSummary:
+        return summarize(table.with_missing_codes(missing_codes or {}), label, task, categorical)
+
+    def points(table: Table) -> Points:
+        return Points(transform(table, preprocessing), transform_label(table, preprocessing))
+
+    judges = {
+        f"the {part} rows of node '{name}'": summary(table)
+        for name, own in nodes.items()
+        for part, table in (("validation", own.validation), ("test", own.test))
+        if table is not None
+    }
+    trained = {name: summary(own.train) for name, own in nodes.items()}
+    preprocessing = merge_with_judges(trained, judges, label, missing_codes)
+    found = {
+        name: OwnersPoints(
+            points(own.train),
+            points(own.validation),
+            None if own.test is None else points(own.test),
+        )
+        for name, own in nodes.items()
+    }
+    return found, preprocessing

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from fedkin.data.arrays import FEWEST_ROWS, check_enough_rows
 from fedkin.data.columns import missing_cells
 from fedkin.data.labels import prepare_label, split_rows
+from fedkin.data.sites import split_table
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
 from fedkin.messages import did_you_mean, listing
@@ -19,7 +20,7 @@ class TableRequest:
     """Which tables to read, and what their columns mean."""
 
     nodes: tuple[str, ...]
-    """Files, or NAME=FILE."""
+    """Files, or NAME=FILE; none with a table of all sites."""
     validation: Path | None
     test: Path | None
     target_node: str | None
@@ -35,6 +36,10 @@ class TableRequest:
     minimum_rows: int = FEWEST_ROWS
     whole_owner: bool = False
     """Whether all rows of the target node are the owner's, but for test rows; it is then no node."""
+    table: Path | None = None
+    """One table of all sites."""
+    site: str | None = None
+    """Its column that names the site of a row."""
 
 
 class GatheredTables(NamedTuple):
@@ -49,12 +54,7 @@ class GatheredTables(NamedTuple):
 def gather(request: TableRequest) -> GatheredTables:
     """Read the files, prepare the labels and, if requested, hold out rows of the target node."""
     _check_judges(request)
-    files = parse_nodes(request.nodes)
-    _check_no_file_twice(request, files)
-    nodes = {
-        name: read_table(path, f"node '{name}'", request.table_format)
-        for name, path in files.items()
-    }
+    nodes = _read_nodes(request)
     judges = {
         kind: read_table(path, f"the {kind} table", request.table_format)
         for kind, path in (("validation", request.validation), ("test", request.test))
@@ -72,6 +72,81 @@ def gather(request: TableRequest) -> GatheredTables:
         check_enough_rows(table.rows, table.owner, request.minimum_rows)
     _note_empty_columns(nodes.values(), notes)
     return GatheredTables(nodes, judges["validation"], judges.get("test"), notes)
+
+
+class OwnersTables(NamedTuple):
+    """The tables of one node that is an owner too."""
+
+    train: Table
+    validation: Table
+    test: Table | None
+
+
+def gather_owners(request: TableRequest) -> tuple[dict[str, OwnersTables], list[str]]:
+    """Read the files, prepare the labels, and hold rows of every node out.
+
+    Returns:
+        Every node's tables, and notes for the user.
+    """
+    nodes = _read_nodes(request)
+    if len(nodes) == 1:
+        raise InputError(
+            f"there is one node only, '{next(iter(nodes))}', and it has nobody to learn with: give every "
+            "node's file with its own --node"
+        )
+    _check_options_name_columns(request, list(nodes.values()))
+    notes: list[str] = []
+    nodes = {name: _prepare_label(table, request, notes) for name, table in nodes.items()}
+    if request.positive is not None:
+        _check_rule_divides(request, list(nodes.values()))
+    fractions = [0.2 if request.validation_fraction is None else request.validation_fraction]
+    if request.test_fraction is not None:
+        fractions.append(request.test_fraction)
+    found = {}
+    for name, table in nodes.items():
+        *held_out, rest = split_rows(
+            table,
+            request.label,
+            fractions,
+            request.seed,
+            stratify=request.task == "classification",
+        )
+        found[name] = OwnersTables(rest, held_out[0], held_out[1] if len(held_out) > 1 else None)
+        if request.task == "classification" and len(set(table.columns[request.label])) == 1:
+            notes.append(
+                f"{table.owner}: all rows have the same '{request.label}': a constant answer is always right "
+                "there, and its weights say little"
+            )
+    return found, notes
+
+
+def _read_nodes(request: TableRequest) -> dict[str, Table]:
+    """Read every node's table: one file each, or one table of all sites."""
+    if request.site is None:
+        if not request.nodes:
+            raise InputError(
+                "there are no nodes: give every node's file with its own --node, or one table of all with "
+                "--site COLUMN"
+            )
+        files = parse_nodes(request.nodes)
+        _check_no_file_twice(request, files)
+        return {
+            name: read_table(path, f"node '{name}'", request.table_format)
+            for name, path in files.items()
+        }
+    if request.nodes:
+        raise InputError("give either files with --node, or one table with --site, not both")
+    if request.table is None:
+        raise InputError(
+            "--site names a column of one table of all nodes: give the table's file too"
+        )
+    if request.site == request.label:
+        raise InputError(f"'{request.site}' cannot be both the site and the label")
+    if request.site in request.table_format.drop:
+        raise InputError(f"the site column '{request.site}' cannot be left out with --drop")
+    _check_no_file_twice(request, {request.table.stem: request.table})
+    table = read_table(request.table, str(request.table), request.table_format)
+    return split_table(table, request.site)
 
 
 def parse_nodes(written: Sequence[str]) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.base import Request, WeightedSum, as_array, weighted_sum
+from fedkin.federation.base import Request, WeightedSum, as_array
 from fedkin.federation.series import Beginning, Item
 from fedkin.types import Array
 
@@ -13,7 +13,7 @@ from fedkin.types import Array
 def combine(
     request: Request,
     wanted: np.ndarray,
-    items: Sequence[Item],
+    items: Sequence[Item] | np.ndarray,
     replies: Mapping[str, np.ndarray],
 ) -> dict[str, Array]:
     """Return what the center may see of the nodes' replies.
@@ -28,7 +28,7 @@ def combine(
         replies: The replies, a row per item.
     """
     models, nodes = wanted.shape
-    places = tuple(np.array(items, int).reshape(-1, 2).T)
+    places = tuple(np.asarray(items, int).reshape(-1, 2).T)
     rows = {}
     summed = isinstance(request, WeightedSum)
     for name, array in replies.items():
@@ -37,31 +37,38 @@ def combine(
         filling = 0 if summed else np.nan
         rows[name] = np.full((models, nodes, *array.shape[1:]), filling, array.dtype)
         rows[name][places] = array
+    found = rows
     if isinstance(request, WeightedSum):
-        weights = jnp.atleast_2d(request.weights)
+        weights = np.atleast_2d(np.asarray(request.weights))
         answered = np.zeros((models, nodes), bool)
         answered[places] = True
-        found = {
-            name: [
-                _sum(weights[model], wanted[model], answered[model], array[model])
-                for model in range(models)
-            ]
-            for name, array in rows.items()
-        }
-    else:
-        found = {name: list(map(jnp.asarray, array)) for name, array in rows.items()}
+        counted, scale = _renormalized(weights, wanted, answered)
+        found = {name: _sums(counted, array) * _like(scale, array) for name, array in rows.items()}
     if request.models is None:
-        return {name: array[0] for name, array in found.items()}
-    return {name: jnp.stack(array) for name, array in found.items()}
+        return {name: jnp.asarray(array[0]) for name, array in found.items()}
+    return {name: jnp.asarray(array) for name, array in found.items()}
 
 
-def _sum(weights: Array, wanted: np.ndarray, answered: np.ndarray, rows: np.ndarray) -> Array:
-    if rows.ndim == 1:
-        return _sum(weights, wanted, answered, rows[:, None])[0]
-    if (answered >= wanted).all():
-        return weighted_sum(weights, jnp.asarray(rows))
-    counted = jnp.where(jnp.asarray(answered), weights, 0)
-    return weighted_sum(counted, jnp.asarray(rows)) * (weights.sum() / counted.sum())
+def _renormalized(
+    weights: np.ndarray, wanted: np.ndarray, answered: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights of the nodes that answered, and what makes up for the others in each model."""
+    complete = (answered >= wanted).all(axis=1)
+    counted = np.where(answered | complete[:, None], weights, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = weights.sum(axis=1) / counted.sum(axis=1)
+    return counted, np.where(complete, 1, scale).astype(weights.dtype)
+
+
+def _sums(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return Σ_k w_k x_k for each model, where nodes of weight zero do not count even if they answer NaN."""
+    counts = (weights != 0).reshape(*weights.shape, *[1] * (rows.ndim - 2))
+    flat = np.where(counts, rows, 0).reshape(*weights.shape, -1)
+    return np.matmul(weights[:, None, :], flat)[:, 0].reshape(len(weights), *rows.shape[2:])
+
+
+def _like(scale: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return scale.reshape(-1, *[1] * (rows.ndim - 2))
 
 
 class Traffic:
@@ -94,7 +101,7 @@ class Traffic:
         self,
         request: Request,
         asked: np.ndarray,
-        items: Sequence[Item],
+        items: Sequence[Item] | np.ndarray,
         beginnings: Mapping[str, Beginning],
     ) -> None:
         """Count what a request sends."""
@@ -103,7 +110,7 @@ class Traffic:
             self._add(name, request.message[name], asked)
         for beginning in beginnings.values():
             begins = np.zeros_like(asked)
-            begins[tuple(np.array(items, int).reshape(-1, 2)[beginning.items].T)] = True
+            begins[tuple(np.asarray(items, int).reshape(-1, 2)[beginning.items].T)] = True
             for name, vector in beginning.vectors.items():
                 self._add(name, vector, begins)
 

@@ -272,13 +272,6 @@ class Federation(Protocol):
         ...
 
 
-@jax.jit
-def weighted_sum(weights: Array, rows: Array) -> Array:
-    """Return Σ_k w_k x_k, where nodes of weight zero do not count even if they answer NaN."""
-    counted = jnp.where(weights[:, None] != 0, rows, 0)
-    return weights @ counted
-
-
 def as_array(value: Array | float | np.ndarray) -> Array:
     """Give a plain number the type of all others, so that it never needs other compiled code."""
     return value if isinstance(value, jax.Array) else jnp.asarray(np.asarray(value))

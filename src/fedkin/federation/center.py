@@ -1,14 +1,15 @@
 """The center: the owner's own data D_0, and what can be computed on it without asking anybody."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.data.batches import NodeData
+from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.federation.base import Federation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Statistics
@@ -58,9 +59,43 @@ class Center:
         self.alone: Federation = own
         """What the owner trains on alone, as a federation of one node: D_0, unless other data are given."""
         self.data = own.data
-        """D_0 in mini-batches."""
+        """D_0 in mini-batches, as those of the only node in a stack."""
         self._inputs = jnp.asarray(inputs)
         self._labels = np.asarray(labels)
+
+    @classmethod
+    def of_many(
+        cls,
+        objective: Objective,
+        owners: Sequence[Points],
+        alone: Federation,
+        *,
+        batch_size: int,
+        seed: int,
+    ) -> list["Center"]:
+        """Return the centers of several owners.
+
+        Their data lie in one pool, so that all owners share compiled code, however many points each has.
+
+        Args:
+            objective: The model that is trained.
+            owners: The prepared inputs and the labels of each D_0.
+            alone: What they train on alone, one node each; `with_alone` gives each its own.
+            batch_size: The number of points in a mini-batch.
+            seed: Decides how each D_0 is divided into mini-batches.
+        """
+        inputs, labels = zip(*owners, strict=True)
+        pool = stack_nodes(inputs, labels, batch_size, seed, [0] * len(owners))
+        centers = []
+        for place, own in enumerate(owners):
+            center = cls.__new__(cls)
+            center.objective = objective
+            center.alone = alone
+            center.data = pool.of_node(slice(place, place + 1))
+            center._inputs = jnp.asarray(own.inputs)
+            center._labels = np.asarray(own.labels)
+            centers.append(center)
+        return centers
 
     def with_alone(self, alone: Federation) -> "Center":
         """Return the same center whose owner trains alone on other data: a federation of one node."""
@@ -106,7 +141,8 @@ class Center:
 
     def statistics(self, theta: Vector) -> Statistics:
         """Return the normalization statistics of the model on D_0."""
-        return _statistics(self.objective, theta, self._inputs)
+        empty = _empty_statistics(self.objective)
+        return _statistics(self.objective, theta, self._inputs) if empty is None else empty
 
     def validate(self, theta: Vector) -> Score:
         """Score a model on D_0."""
@@ -116,10 +152,26 @@ class Center:
         """Score a model on any prepared points."""
         outputs = self.outputs(theta, inputs)
         model = self.objective.model
-        loss = float(jnp.mean(model.loss(jnp.asarray(outputs), jnp.asarray(labels))))
+        loss = _mean_loss(self.objective, outputs, np.asarray(labels))
         if model.task == "regression":
             return Score(loss, None)
         return Score(loss, float(np.mean(np.argmax(outputs, axis=1) == labels)))
+
+
+def _mean_loss(objective: Objective, outputs: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean loss of points, given the model's outputs for them."""
+    size = _filled_size(len(labels))
+    filled = np.zeros((size, *outputs.shape[1:]), outputs.dtype)
+    filled[: len(labels)] = outputs
+    filled_labels = np.zeros(size, labels.dtype)
+    filled_labels[: len(labels)] = labels
+    losses = _losses(objective, jnp.asarray(filled), jnp.asarray(filled_labels))
+    return float(np.mean(np.asarray(losses)[: len(labels)], dtype=np.float64))
+
+
+def _filled_size(points: int) -> int:
+    """Fill up to a power of two, so that few shapes are ever compiled."""
+    return 1 << (points - 1).bit_length()
 
 
 def evaluate_in_chunks(
@@ -132,8 +184,7 @@ def evaluate_in_chunks(
     for begin in range(0, len(inputs), EVALUATION_CHUNK):
         chunk = np.asarray(inputs[begin : begin + EVALUATION_CHUNK])
         size = len(chunk)
-        # Filled up to a power of two, so that few shapes are ever compiled.
-        filled = np.zeros((1 << (size - 1).bit_length(), *chunk.shape[1:]), chunk.dtype)
+        filled = np.zeros((_filled_size(size), *chunk.shape[1:]), chunk.dtype)
         filled[:size] = chunk
         outputs.append(
             np.asarray(_outputs(objective, theta, jnp.asarray(filled), statistics))[:size]
@@ -177,3 +228,17 @@ def _statistics(objective: Objective, theta: Vector, inputs: Array) -> Statistic
 @partial(jax.jit, static_argnums=0)
 def _outputs(objective: Objective, theta: Vector, inputs: Array, statistics: Statistics) -> Array:
     return objective.outputs(theta, inputs, statistics)
+
+
+@cache
+def _empty_statistics(objective: Objective) -> Statistics | None:
+    """Return the statistics of a model that needs none, or None for one that does."""
+    theta = jax.ShapeDtypeStruct((objective.size,), jnp.result_type(float))
+    inputs = jax.ShapeDtypeStruct((2, *objective.point_shape), objective.point_dtype)
+    found = jax.eval_shape(objective.statistics, theta, inputs)
+    return None if jax.tree.leaves(found) else found
+
+
+@partial(jax.jit, static_argnums=0)
+def _losses(objective: Objective, outputs: Array, labels: Array) -> Array:
+    return objective.model.loss(outputs, labels)

@@ -101,7 +101,7 @@ class OwnerExchange:
         request = self._pending[0][1]
         self._asked = request.asked(self._nodes, ask_all=self._ask.owner.ask_all)
         places = np.argwhere(self._asked)
-        self._items = [(model, node) for model, node in places.tolist()]
+        self._items = places
         beginnings = self._series.beginnings(request, self._items)
         self._traffic.send(request, self._asked, self._items, beginnings)
         numbers = np.array([self._model(model) for model in range(len(self._asked))])
@@ -114,7 +114,7 @@ class OwnerExchange:
     def finish(self, found: Mapping[str, np.ndarray], counts: np.ndarray) -> None:
         """Take in what the nodes replied to the next request."""
         name, request = self._pending.pop(0)
-        np.add.at(self._evaluations, [node for _, node in self._items], counts)
+        np.add.at(self._evaluations, self._items[:, 1], counts)
         for slot in request.task.slots:
             self._series.mark(slot, self._items)
         self._traffic.receive(found)

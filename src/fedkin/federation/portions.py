@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.series import Beginning
@@ -39,10 +38,10 @@ class Column(NamedTuple):
     table: np.ndarray
     row: np.ndarray
 
-    def of(self, places: np.ndarray) -> Array:
+    def of(self, places: np.ndarray) -> np.ndarray:
         """Return what some items get, a row for each."""
-        # NumPy picks rows faster than JAX does outside compiled code.
-        return jnp.asarray(self.table[self.row[places]])
+        # NumPy picks rows faster than JAX does outside compiled code, which takes NumPy's arrays as they are.
+        return self.table[self.row[places]]
 
 
 class Stack:
@@ -66,7 +65,7 @@ class Stack:
     def __len__(self) -> int:
         return len(self.items)
 
-    def message(self, task: Task, places: np.ndarray) -> dict[str, Array]:
+    def message(self, task: Task, places: np.ndarray) -> dict[str, np.ndarray]:
         """Return the vectors and numbers of a task for some items."""
         for name in (*task.vectors, *task.numbers):
             if name not in self._columns:
@@ -74,7 +73,7 @@ class Stack:
                 self._columns[name] = self._stack(arrays, rank=1 if name in task.vectors else 0)
         return {name: self._columns[name].of(places) for name in (*task.vectors, *task.numbers)}
 
-    def begin_vectors(self, slots: Sequence[Slot], places: np.ndarray) -> dict[str, Array]:
+    def begin_vectors(self, slots: Sequence[Slot], places: np.ndarray) -> dict[str, np.ndarray]:
         """Return the vectors that slots begin with, for items whose slots do."""
         found = {}
         for slot in slots:
@@ -135,4 +134,7 @@ class Stack:
             tables.append(own if several else own[None])
             rows.append(offset + (portion.rows if several else np.zeros(len(portion.items), int)))
             offset += len(tables[-1])
-        return Column(np.concatenate(tables), np.concatenate(rows))
+        table = np.concatenate(tables)
+        # Whole numbers of some owners and real ones of others make double precision.
+        table = table.astype(jax.dtypes.canonicalize_dtype(table.dtype), copy=False)
+        return Column(table, np.concatenate(rows))

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedkin.errors import InputError
 from fedkin.federation.base import Request, as_array
+from fedkin.federation.item_table import ItemTable
 from fedkin.federation.task import Slot
 from fedkin.types import Array
 
@@ -32,7 +33,7 @@ class SeriesBook:
 
     def __init__(self) -> None:
         self._current: dict[str, int] = {}
-        self._begun: dict[str, dict[Item, int]] = {}
+        self._begun: dict[str, ItemTable] = {}
         self._vectors: dict[str, dict[str, Array]] = {}
 
     def start(self, request: Request, started: set[str]) -> None:
@@ -57,17 +58,20 @@ class SeriesBook:
         """Return the number of a slot's current series; 0 if none has begun."""
         return self._current.get(slot, 0)
 
-    def beginnings(self, request: Request, items: Sequence[Item]) -> dict[str, Beginning]:
+    def beginnings(
+        self, request: Request, items: Sequence[Item] | np.ndarray
+    ) -> dict[str, Beginning]:
         """Return the slots of a request that have to begin for some items.
 
         Raises:
             InputError: If no request has begun the series.
         """
         found: dict[str, Beginning] = {}
+        places = np.asarray(items, np.int64).reshape(-1, 2)
         for slot in request.task.slots:
-            begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
-            missing = np.array([begun.get(item) != current for item in items], bool)
-            if missing.any():
+            current = self.number(slot.name)
+            missing = self._table(slot.name).get(places) != current
+            if missing.any() or current == 0:
                 vectors = self.vectors(slot)
                 if current == 0 or set(vectors) != set(slot.vectors):
                     raise InputError(f"{request.task.name} was asked for before its series began")
@@ -78,16 +82,19 @@ class SeriesBook:
         """Return the vectors that the slot's current series began with."""
         return self._vectors.get(slot.name, {})
 
-    def mark(self, slot: Slot, items: list[Item]) -> None:
+    def mark(self, slot: Slot, items: Sequence[Item] | np.ndarray) -> None:
         """Record that these items belong to the slot's current series."""
-        begun, current = self._begun.setdefault(slot.name, {}), self.number(slot.name)
-        begun.update(dict.fromkeys(items, current))
+        places = np.asarray(items, np.int64).reshape(-1, 2)
+        self._table(slot.name).set(places, self.number(slot.name))
+
+    def _table(self, slot: str) -> ItemTable:
+        return self._begun.setdefault(slot, ItemTable())
 
     def copy(self) -> "SeriesBook":
         """Return a record that continues by itself from here."""
         other = SeriesBook()
         other._current = dict(self._current)
-        other._begun = {slot: dict(begun) for slot, begun in self._begun.items()}
+        other._begun = {slot: begun.copy() for slot, begun in self._begun.items()}
         other._vectors = {slot: dict(vectors) for slot, vectors in self._vectors.items()}
         return other
 
@@ -95,9 +102,11 @@ class SeriesBook:
         """Return the whole record as named arrays."""
         arrays: dict[str, np.ndarray] = {}
         for name, number in self._current.items():
-            rows = [(*item, series) for item, series in self._begun.get(name, {}).items()]
+            items = self._table(name).items()
+            series = self._table(name).get(items) if len(items) else np.zeros(0, int)
+            rows = np.column_stack([items, series])
             arrays[f"series/{name}/number"] = np.array(number, np.int64)
-            arrays[f"series/{name}/begun"] = np.array(rows, np.int64).reshape(-1, 3)
+            arrays[f"series/{name}/begun"] = rows.astype(np.int64)
             for vector, array in self._vectors[name].items():
                 arrays[f"series/{name}/vector/{vector}"] = np.asarray(array)
         return arrays
@@ -113,8 +122,8 @@ class SeriesBook:
                 self._current[rest[0]] = int(array)
                 self._vectors.setdefault(rest[0], {})
             elif rest[1] == "begun":
-                self._begun[rest[0]] = {
-                    (model, node): series for model, node, series in array.tolist()
-                }
+                table = self._table(rest[0])
+                for series in np.unique(array[:, 2]).tolist():
+                    table.set(array[array[:, 2] == series][:, :2], int(series))
             else:
                 self._vectors.setdefault(rest[0], {})[rest[2]] = jnp.asarray(array)

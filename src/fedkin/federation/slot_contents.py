@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.series import Item
+from fedkin.federation.item_table import ItemTable
 
 
 class SlotContents:
@@ -22,23 +22,26 @@ class SlotContents:
     def __init__(self, empty: Any) -> None:
         self._empty = empty
         self._empty_shares: dict[int, Any] = {}  # by their size
-        self._chunks: dict[int, tuple[np.ndarray, Any]] = {}  # items and their stacked content
-        self._places: dict[Item, tuple[int, int]] = {}  # for each item its chunk and its row there
+        self._chunks: dict[int, Any] = {}  # the stacked content of shares
+        self._users: dict[int, int] = {}  # how many items have their content in a chunk
+        self._chunk, self._row = ItemTable(), ItemTable()  # where each item's content is
         self._next = 0
 
     def of(self, share: np.ndarray) -> Any:
         """Return the content of a share of items, stacked."""
-        items = [(int(model), int(node)) for model, node in share]
-        places = [self._places.get(item) for item in items]
-        if places[0] is not None:
-            chunk = places[0][0]
-            held, content = self._chunks[chunk]
-            current = all(place is not None and place[0] == chunk for place in places)
-            if current and np.array_equal(held, share):
+        chunks = self._chunk.get(share)
+        first = int(chunks[0])
+        if (chunks == first).all():
+            if first < 0:
+                return self.empty_share(len(share))
+            content = self._chunks[first]
+            rows = self._row.get(share)
+            size = len(jax.tree.leaves(content)[0])
+            # What fills up a share repeats its last item, whose first row counts.
+            expected = np.minimum(np.arange(size), rows.max())
+            if size == len(share) and np.array_equal(rows, expected):
                 return content
-        if not any(places):
-            return self.empty_share(len(share))
-        return self._gather(places)
+        return self._gather(share, chunks)
 
     def empty_share(self, size: int) -> Any:
         """Return what items hold before their first use, stacked."""
@@ -48,50 +51,53 @@ class SlotContents:
             )
         return self._empty_shares[size]
 
-    def _gather(self, places: list[tuple[int, int] | None]) -> Any:
+    def _gather(self, share: np.ndarray, chunks: np.ndarray) -> Any:
         """Put rows of several chunks together: chunk by chunk, since there are far fewer of them."""
-        wanted: dict[int, list[tuple[int, int]]] = {}
-        for row, place in enumerate(places):
-            if place is not None:
-                wanted.setdefault(place[0], []).append((row, place[1]))
-        empty, structure = jax.tree.flatten(self.empty_share(len(places)))
+        sources = self._row.get(share)
+        empty, structure = jax.tree.flatten(self.empty_share(len(share)))
         leaves = [np.array(leaf) for leaf in empty]
-        for chunk, pairs in wanted.items():
-            rows, sources = map(list, zip(*pairs, strict=True))
-            held = jax.tree.leaves(self._chunks[chunk][1])
-            for leaf, source in zip(leaves, held, strict=True):
-                leaf[rows] = np.asarray(source)[sources]
-        return jax.tree.unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+        for chunk in np.unique(chunks[chunks >= 0]).tolist():
+            rows = np.flatnonzero(chunks == chunk)
+            for leaf, source in zip(leaves, jax.tree.leaves(self._chunks[chunk]), strict=True):
+                leaf[rows] = np.asarray(source)[sources[rows]]
+        return jax.tree.unflatten(structure, leaves)
 
     def replace(self, shares: list[np.ndarray], contents: list[Any]) -> None:
         """Replace the content of the items of some shares."""
         for share, content in zip(shares, contents, strict=True):
-            self._chunks[self._next] = share, content
-            for row in reversed(range(len(share))):  # of repeated items the first counts
-                self._places[int(share[row, 0]), int(share[row, 1])] = (self._next, row)
+            items = np.unique(share, axis=0)
+            self._leave(items)
+            self._chunks[self._next] = content
+            self._users[self._next] = len(items)
+            self._row.set(share, np.arange(len(share)))
+            self._chunk.set(share, self._next)
             self._next += 1
-        self._drop_unused()
 
     def copy(self, models: Mapping[int, int]) -> None:
         """Let further models hold what some models hold: `models` has the new number of each."""
-        found = [
-            ((models[item[0]], item[1]), place)
-            for item, place in self._places.items()
-            if item[0] in models
-        ]
-        self._places.update(found)
+        items = self._chunk.models_among(list(models))
+        if not len(items):
+            return
+        chunks, rows = self._chunk.get(items), self._row.get(items)
+        further = np.stack([[models[model] for model in items[:, 0].tolist()], items[:, 1]], axis=1)
+        for chunk, count in zip(*np.unique(chunks, return_counts=True), strict=True):
+            self._users[int(chunk)] += int(count)
+        self._chunk.set(further, chunks)
+        self._row.set(further, rows)
 
     def forget(self, models: Collection[int]) -> None:
         """Empty the content of all items of some models."""
-        self._places = {
-            item: place for item, place in self._places.items() if item[0] not in models
-        }
-        self._drop_unused()
+        items = self._chunk.models_among(list(models))
+        self._leave(items)
+        self._chunk.set(items, -1)
 
-    def _drop_unused(self) -> None:
-        used = {chunk for chunk, _ in self._places.values()}
-        for chunk in set(self._chunks) - used:
-            del self._chunks[chunk]
+    def _leave(self, items: np.ndarray) -> None:
+        """Take items, each given once, off their chunks; drop chunks that nobody uses any more."""
+        before = self._chunk.get(items)
+        for chunk, count in zip(*np.unique(before[before >= 0], return_counts=True), strict=True):
+            self._users[int(chunk)] -= int(count)
+            if self._users[int(chunk)] == 0:
+                del self._users[int(chunk)], self._chunks[int(chunk)]
 
     def export_arrays(self, models: Mapping[int, int] | None = None) -> dict[str, np.ndarray]:
         """Return the items and the leaves of their content.
@@ -99,20 +105,17 @@ class SlotContents:
         Args:
             models: The number that each model has in the arrays; None for all models with their own.
         """
-        renamed = {
-            ((item[0] if models is None else models[item[0]]), item[1]): place
-            for item, place in self._places.items()
-            if models is None or item[0] in models
-        }
-        items = sorted(renamed)
-        rows = [
-            [np.asarray(leaf)[row] for leaf in jax.tree.leaves(self._chunks[chunk][1])]
-            for chunk, row in (renamed[item] for item in items)
-        ]
+        held = self._chunk.items() if models is None else self._chunk.models_among(list(models))
+        items = held.copy()
+        if models is not None:
+            items[:, 0] = [models[model] for model in held[:, 0].tolist()]
+        order = np.lexsort((items[:, 1], items[:, 0]))
+        held, items = held[order], items[order]
+        content = self._gather(held, self._chunk.get(held)) if len(held) else None
         leaves = {
-            str(place): np.stack(column) for place, column in enumerate(zip(*rows, strict=True))
+            str(place): np.asarray(leaf) for place, leaf in enumerate(jax.tree.leaves(content))
         }
-        return {"items": np.array(items, np.int32).reshape(-1, 2), **leaves}
+        return {"items": items.astype(np.int32).reshape(-1, 2), **leaves}
 
     def import_arrays(
         self, arrays: Mapping[str, np.ndarray], models: Mapping[int, int] | None = None
@@ -123,9 +126,11 @@ class SlotContents:
             arrays: The arrays.
             models: The number that each model of the arrays gets here; None if it is the same.
         """
+        items = np.array(arrays["items"], np.int32)
+        if not len(items):
+            return
         template, structure = jax.tree.flatten(self._empty)
         leaves = [jnp.asarray(arrays[str(place)]) for place in range(len(template))]
-        items = np.array(arrays["items"], np.int32)
         if models is not None:
             items[:, 0] = [models[model] for model in items[:, 0].tolist()]
         for leaf, empty in zip(leaves, template, strict=True):

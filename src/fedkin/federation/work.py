@@ -34,6 +34,10 @@ more nodes or larger data make more shares."""
 SMALLEST_SHARE = 4
 """Shares are not made smaller than this for the sake of a few nodes."""
 
+MANY = 16
+"""Where there are many more items than nodes (several models, several owners), shares may be this many times
+larger: starting a computation takes as long as a small one."""
+
 BYTES_AT_ONCE = 1_300_000
 """The mini-batches of the nodes that are computed together may take this much memory as floats: few
 enough for a core's cache, enough to make the cost of starting an operation small."""
@@ -62,7 +66,11 @@ class LocalWork:
         self._data = data
         self._first_number = np.int32(first_number)
         nodes = data.batches.size
-        self._share_sizes = share_sizes(nodes, _nodes_at_once(data))
+        at_once = _nodes_at_once(data)
+        self._share_sizes = share_sizes(nodes, at_once)
+        largest = self._share_sizes[0]
+        if (crowd := min(at_once, MANY * largest)) > largest:
+            self._share_sizes = (crowd, *self._share_sizes)
         self._contents: dict[str, SlotContents] = {}
         threads = threads or cores()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None

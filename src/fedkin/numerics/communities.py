@@ -10,6 +10,9 @@ import numpy as np
 SMALLEST_GAIN = 1e-12
 """Moves that gain no more than rounding are not made."""
 
+NOTICEABLE = 1e-6
+"""Partitions whose modularity differs by less than this are equally good: weights have rounding errors."""
+
 ORDERS = 20
 """How many random orders of the nodes are tried."""
 
@@ -37,15 +40,16 @@ def find_groups(weights: np.ndarray) -> list[list[int]]:
     [[0, 1], [2]]
     """
     excess, total = _excess(weights)
-    best, highest = np.arange(len(excess)), -np.inf
+    best, highest = np.arange(len(excess)), 0.0
     if total > 0:
+        best = np.zeros(len(excess), int)  # one group, whose modularity is 0
         draw = np.random.default_rng(0)
         orders = [np.arange(len(excess)), *(draw.permutation(len(excess)) for _ in range(ORDERS))]
         for order in orders:
             groups = np.empty_like(best)
             groups[order] = _join(excess[np.ix_(order, order)])
             value = float(excess[groups[:, None] == groups].sum())
-            if value > highest + SMALLEST_GAIN * total:
+            if value > highest + NOTICEABLE * total:
                 best, highest = groups, value
     found = [np.flatnonzero(best == group).tolist() for group in np.unique(best)]
     return sorted(found, key=lambda group: (-len(group), group[0]))

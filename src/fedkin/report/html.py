@@ -17,7 +17,8 @@ from markupsafe import Markup
 
 from fedkin.errors import InputError
 from fedkin.files import write_atomically
-from fedkin.report import charts, curves, findings, tables
+from fedkin.report import charts, curves, everyone_charts, findings, tables
+from fedkin.report.everyone import SUMMARY_COLUMNS, Everyone, everyone_of, summary_entry
 from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import group, palette, scenario_title
 from fedkin.studies.config import GRID_FIELDS
@@ -72,6 +73,8 @@ def render(record: Record) -> str:
     script = asset("report.js")
     style = f"{asset('report.css')}\n{palette(map(record.appearance, record.labels))}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    if record.kind == "map":
+        return _render_map(record, script, digest, style)
     label, subject = findings.main_label(record), findings.subject(record)
     chapters = _chapters(record)
     table = tables.summary(record)
@@ -91,6 +94,7 @@ def render(record: Record) -> str:
             accuracy_chart=_accuracy_chart(record, subject),
             cost_sentence=findings.cost_sentence(record, subject),
             cost_rows=_cost_rows(record),
+            everyone=_everyone(record),
             chapters=chapters,
             most_views=max(len(chapter.views) for chapter in chapters),
             legend=[(name, record.appearance(name)) for name in record.labels],
@@ -104,6 +108,26 @@ def render(record: Record) -> str:
             request=json.dumps(record.request, indent=2, ensure_ascii=False),
             warnings=_warnings(record),
             stops=Counter(str(run.outcome.get("stopped")) for run in record.runs).most_common(),
+        )
+    )
+
+
+def _render_map(record: Record, script: str, digest: str, style: str) -> str:
+    """Return the page of a map: everyone's question, and what a reader should know about it."""
+    return (
+        environment()
+        .get_template("map.html")
+        .render(
+            record=record,
+            version=__version__,
+            script=Markup(script),
+            script_digest=digest,
+            style=Markup(style),
+            everyone=_everyone(record),
+            data=_data(record),
+            grouped=False,
+            request=record.request,
+            warnings=record.request["warnings"],
         )
     )
 
@@ -122,6 +146,7 @@ def environment() -> Environment:
     environment.filters |= {
         "entry": lambda row: tables.entry(row.accuracy, row.deviation),
         "signed": tables.signed,
+        "summary_entry": summary_entry,
         "setting": lambda setting: scenario_title(setting).removeprefix("setting "),
         "known": lambda value: not np.isnan(value),
         "base": lambda path: Path(path).name,
@@ -178,6 +203,44 @@ def _accuracy_chart(record: Record, label: str) -> Markup | None:
     ]
     title = f"accuracy of {label} minus that of …, one dot per cell"
     return charts.dot_chart(title, rows, title, difference=True)
+
+
+def _everyone(record: Record) -> list[dict[str, Any]]:
+    """Draw what is shown of the cells in which every node is an owner."""
+    return [_everyone_of_cell(record, view) for view in everyone_of(record)]
+
+
+def _everyone_of_cell(record: Record, view: Everyone) -> dict[str, Any]:
+    labels = [each.label for each in view.summaries]
+    appearances = {label: record.appearance(label) for label in labels}
+    known = {name for each in view.summaries for name in each.numbers}
+    found: dict[str, Any] = {
+        "view": view,
+        "legend": list(appearances.items()),
+        "columns": {name: title for name, title in SUMMARY_COLUMNS.items() if name in known},
+        "matrix_chart": None,
+    }
+    if view.matrix is None:
+        return found
+    gains = everyone_charts.gain_chart(
+        f"test accuracy of every node, {view.title}",
+        view.nodes,
+        labels,
+        appearances,
+        view.alone,
+        view.learner,
+        view.measure,
+        view.higher,
+    )
+    return found | {
+        "matrix_chart": everyone_charts.matrix_chart(
+            f"weights that every owner gives to every node, {view.title}", view.matrix
+        ),
+        "graph_chart": everyone_charts.graph_chart(
+            f"who learns with whom, {view.title}", view.matrix
+        ),
+        "gain_chart": gains,
+    }
 
 
 def _cost_rows(record: Record) -> list[tuple[str, dict[str, float]]]:

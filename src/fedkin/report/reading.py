@@ -22,7 +22,9 @@ from fedkin.report.style import (
     scenario_title,
 )
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig, refused
-from fedkin.studies.store import Store, read_config, read_finished
+from fedkin.studies.store import OWNERS_FILE, Store, read_config, read_finished
+from fedkin.training import map_directory
+from fedkin.training.collaboration import Collaboration
 from fedkin.training.table_result import read_rows
 
 
@@ -61,6 +63,8 @@ class Run:
     """The weight of each node in the resulting model; None if there are no weights."""
     data: dict[str, Any]
     """What the nodes hold; empty if unknown."""
+    owners: dict[str, Any] | None = None
+    """Where every node is an owner: each one's scores, and the matrix of weights."""
     label: str = ""
     """The method's title, with the parameters that distinguish its variants."""
 
@@ -105,7 +109,7 @@ class Record:
 
     directory: Path
     kind: str
-    """`study`, or `fit` for the result of `fedkin fit`."""
+    """`study`, `fit` for the result of `fedkin fit`, or `map` for that of `fedkin map`."""
     runs: list[Run]
     missing: list[Missing] = field(default_factory=list)
     doubt: str = ""
@@ -121,7 +125,7 @@ class Record:
     def title(self) -> str:
         """A heading."""
         name = self.directory.resolve().name
-        return f"Study {name}" if self.kind == "study" else f"Result {name}"
+        return f"{ {'study': 'Study', 'map': 'Map'}.get(self.kind, 'Result') } {name}"
 
     @property
     def cells(self) -> list[Cell]:
@@ -161,11 +165,13 @@ def read_record(directory: Path) -> Record:
         raise InputError(f"{directory} {problem}: name the directory of a study or a fit")
     if (directory / "study.json").exists():
         return _read_study(directory)
+    if (directory / map_directory.COLLABORATION).exists():
+        return _read_map(directory)
     if (directory / "history.csv").exists() and (directory / "metrics.json").exists():
         return _read_fit(directory)
     raise InputError(
         f"{directory} has no results: name the directory that was the --out of fedkin run, fedkin "
-        "reproduce, fedkin demo or fedkin fit"
+        "reproduce, fedkin demo, fedkin fit or fedkin map"
     )
 
 
@@ -212,6 +218,7 @@ def _read_run(config: RunConfig, outcome: dict[str, Any], path: Path) -> Run:
         history=pd.read_parquet(path / "history.parquet"),
         weights=_json(path / "weights.json"),
         data=_json(path / "data.json"),
+        owners=_json(path / OWNERS_FILE) if (path / OWNERS_FILE).exists() else None,
     )
 
 
@@ -381,3 +388,59 @@ def _read_fit(directory: Path) -> Record:
         label=method_title(method),
     )
     return Record(directory, "fit", [run], request=request, metrics=metrics)
+
+
+def _read_map(directory: Path) -> Record:
+    everyone = Collaboration.load(directory / map_directory.COLLABORATION)
+    rows = map_directory.read_rows(directory)
+    stops = Counter(result.stopped for result in everyone.models.values()).most_common()
+    request = {
+        "nodes": everyone.nodes,
+        "method": everyone.method,
+        "synchronizations": everyone.cost.synchronizations,
+        "scored_on": everyone.scored_on,
+        "warnings": everyone.warnings,
+        "failures": everyone.failures,
+        "stops": stops,
+    }
+    methods = [str(name) for name in everyone.scores.columns.drop("points")]
+    runs = [
+        Run(
+            name=method,
+            cell=Cell(directory.resolve().name, "", ""),
+            method=method,
+            seed=0,
+            config={},
+            versions={},
+            outcome={},
+            history=pd.DataFrame(),
+            weights=None,
+            data={"names": list(rows), "points": list(rows.values())},
+            owners=_owners_of_map(everyone, method),
+            label=method_title(method),
+        )
+        for method in methods
+    ]
+    return Record(directory, "map", runs, request=request)
+
+
+def _owners_of_map(everyone: Collaboration, method: str) -> dict[str, Any]:
+    matrix = everyone.matrix if method == everyone.method else None
+    rows = [
+        {
+            "name": name,
+            "group": None,
+            "test_points": int(everyone.scores.loc[name, "points"]),  # pyright: ignore
+            "score": None if pd.isna(score) else float(score),
+        }
+        for name, score in everyone.scores[method].items()
+    ]
+    return {
+        "measure": everyone.measure,
+        "scored_on": everyone.scored_on,
+        "owners": rows,
+        "matrix": None
+        if matrix is None
+        else [None if row.isna().all() else row.tolist() for _, row in matrix.iterrows()],
+        "found_groups": [list(group) for group in everyone.groups],
+    }

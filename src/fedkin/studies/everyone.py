@@ -1,6 +1,7 @@
 """One run of a study in which every node is an owner: all their questions, answered in shared exchanges."""
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def do_run_for_all(
         on_event=progress.event,
         after_step=progress.step,
     )
+    if progress.has_news:
+        progress.report()
     finished = {name: run for name, run in joint.runs.items() if isinstance(run, TrainedRun)}
     if not finished:
         raise next(run for run in joint.runs.values() if isinstance(run, FedkinError))
@@ -83,14 +86,15 @@ def do_run_for_all(
 
 
 class _Progress:
-    """Reports on all owners together: one step whenever the furthest of them has taken one."""
+    """Reports on all owners together, one step after the other."""
 
     def __init__(self, config: RunConfig, owners: tuple[str, ...], report: OnEvent) -> None:
         self._config = config
         self._owners = owners
         self._report = report
-        self._latest: dict[str, RunState] = {}
-        self._furthest = 0
+        self._latest: dict[str, Evaluation] = {}
+        self._reported = 0
+        self._guard = threading.Lock()
 
     def event(self, event: Event) -> None:
         """Pass on warnings with the name of the owner, and the first start."""
@@ -107,19 +111,28 @@ class _Progress:
             self._report(started)
 
     def step(self, owner: str, state: RunState) -> None:
-        """Report the mean over all owners so far."""
-        self._latest[owner] = state
-        if len(state.history) <= self._furthest:
-            return
-        self._furthest = len(state.history)
-        last = [each.history[-1] for each in list(self._latest.values())]
+        """Take in the step of an owner; the first that takes one tells that all have taken the last."""
+        with self._guard:
+            if len(state.history) > self._reported + 1 and self._latest:
+                self.report()
+            self._latest[owner] = state.history[-1]
+
+    @property
+    def has_news(self) -> bool:
+        """Whether steps were taken that are not reported yet."""
+        return any(each.step > self._reported for each in self._latest.values())
+
+    def report(self) -> None:
+        """Report the mean over all owners."""
+        last = list(self._latest.values())
         cost = _sum_costs([each.cost for each in last])
+        self._reported = max(each.step for each in last)
         self._report(
             StepDone(
                 run=self._config.directory,
-                step=self._furthest,
+                step=self._reported,
                 synchronizations=cost.synchronizations,
-                seconds=state.seconds,
+                seconds=max(each.seconds for each in last),
                 bytes_up=cost.bytes_up,
                 bytes_down=cost.bytes_down,
                 validation_loss=float(np.mean([each.validation.loss for each in last])),
@@ -270,12 +283,15 @@ def _owners(
             "validation_accuracy": kept.validation.accuracy,
             "test_accuracy": kept.test.accuracy,
             "test_loss": kept.test.loss,
+            "score": kept.test.accuracy,
             "step": kept.step,
             "synchronizations": run.state.cost.synchronizations,
             "stopped": run.state.stopped,
         }
         rows.append(row)
     return {
+        "measure": "accuracy",
+        "scored_on": "test",
         "owners": rows,
         "matrix": matrix if weighed else None,
         "found_groups": [[names[place] for place in group] for group in groups],

@@ -9,6 +9,7 @@ import pandas as pd
 from fedkin.data.arrays import check_parts, describe_node, name_nodes
 from fedkin.data.labels import shuffle_by_class
 from fedkin.data.partitions.base import random_stream
+from fedkin.data.sites import as_nodes
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import OnEvent
 from fedkin.messages import join_names
@@ -27,8 +28,10 @@ COMPARED = ("local", "fedavg")
 
 
 def fit_all(
-    nodes: Mapping[str, Any] | Sequence[Any],
+    nodes: Mapping[str, Any] | Sequence[Any] | pd.DataFrame,
     *,
+    site: str | None = None,
+    label: str | None = None,
     validation_fraction: float = 0.2,
     validations: Mapping[str, Any] | Sequence[Any] | None = None,
     test_fraction: float | None = None,
@@ -69,7 +72,10 @@ def fit_all(
     ['bilevel', 'fedavg', 'local', 'points']
 
     Args:
-        nodes: (X, y) of each node: a dict by name, or a list.
+        nodes: (X, y) of each node: a dict by name, or a list; or one DataFrame with a column that names the
+            site.
+        site: That column.
+        label: The column of the DataFrame to predict; all others must be numbers.
         validation_fraction: The share of a node's rows that its weights are learned by.
         validations: (X, y) of each node for that instead, by the same names or in the same order.
         test_fraction: The share of a node's rows that only its scores are for; none by default.
@@ -107,7 +113,7 @@ def fit_all(
     chosen = make_method(method, {"cap": cap, "preset": preset, **settings})
     others = [make_method(name, {"preset": preset}) for name in compare if name != chosen.name]
     task = choose_task(model, task)
-    named = name_nodes(nodes)
+    named = name_nodes(as_nodes(nodes, site, label))
     if len(named) < 2:
         raise InputError(
             f"there is one node only, {describe_node(next(iter(named)))}: it has nobody to learn with; "

@@ -131,16 +131,19 @@ class JointProblem:
             seed=seed,
             numbers=[0] * len(owners),  # each is the only node of its own federation
         )
+        centers = Center.of_many(
+            objective, list(validations.values()), alone, batch_size=batch_size, seed=seed
+        )
         problems = {
             name: Problem(
                 federation=federation,
-                center=Center(objective, *validations[name], batch_size=batch_size, seed=seed),
+                center=center,
                 test=None if owner.test is None else prepare_points(chosen, owner.test),
                 seed=seed,
                 classes=classes,
                 point_shape=point_shape,
             )
-            for name, owner in owners.items()
+            for (name, owner), center in zip(owners.items(), centers, strict=True)
         }
         return cls(federation, alone, problems, places)
 

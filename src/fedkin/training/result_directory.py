@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,26 @@ REPORT_FILES = "report"
 """The directory that `fedkin report` adds."""
 
 
-def check_writable(out: Path, force: bool) -> None:
-    """Refuse before a long computation, not after it, if its result could not be written."""
+def check_writable(
+    out: Path, force: bool, files: Collection[str] = FILES, command: str = "fedkin fit"
+) -> None:
+    """Refuse before a long computation, not after it, if its result could not be written.
+
+    Args:
+        out: The directory.
+        force: Whether an earlier result may be replaced.
+        files: What an earlier result consists of.
+        command: What wrote it.
+    """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give --out the name of a directory")
     present = sorted(entry.name for entry in out.iterdir()) if out.is_dir() else []
     if present and not force:
         raise InputError(f"{out} is not empty; choose another --out, or replace it with --force")
-    foreign = [name for name in present if name not in FILES | {REPORT_FILES}]
+    foreign = [name for name in present if name not in {*files, REPORT_FILES}]
     if foreign:
         raise InputError(
-            f"{out} holds files that fedkin did not write, such as {foreign[0]}; "
+            f"{out} holds files that {command} did not write, such as {foreign[0]}; "
             "choose another --out"
         )
     parent = out.absolute().parent

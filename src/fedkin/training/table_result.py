@@ -59,21 +59,30 @@ def write_result(
         metrics: The scores, by name of the table.
         rows: The number of rows of each node.
     """
+    result_directory.write_directory(
+        out, lambda directory: fill_result(directory, result, preprocessing, metrics, rows)
+    )
+
+
+def fill_result(
+    directory: Path,
+    result: Result,
+    preprocessing: Preprocessing,
+    metrics: Mapping[str, Scores],
+    rows: Mapping[str, int],
+) -> None:
+    """Write the files of a result into an empty directory."""
     weights = weights_by_node(result)
     table = pd.DataFrame(
         [(name, weights.get(name), count) for name, count in rows.items()],
         columns=["node", "weight", "rows"],
     )
-
-    def fill(directory: Path) -> None:
-        result_directory.write_json(directory / result_directory.WEIGHTS, weights)
-        table.to_csv(directory / result_directory.WEIGHTS_TABLE, index=False)
-        result_directory.write_json(directory / result_directory.METRICS, metrics)
-        preprocessing.save(directory / result_directory.PREPROCESSING)
-        result.history.to_csv(directory / result_directory.HISTORY, index=False)
-        result.save(directory / result_directory.MODEL)
-
-    result_directory.write_directory(out, fill)
+    result_directory.write_json(directory / result_directory.WEIGHTS, weights)
+    table.to_csv(directory / result_directory.WEIGHTS_TABLE, index=False)
+    result_directory.write_json(directory / result_directory.METRICS, metrics)
+    preprocessing.save(directory / result_directory.PREPROCESSING)
+    result.history.to_csv(directory / result_directory.HISTORY, index=False)
+    result.save(directory / result_directory.MODEL)
 
 
 def read_rows(directory: Path) -> dict[str, int]:

@@ -125,3 +125,44 @@ for (const chart of document.querySelectorAll("svg.hover")) {
     speak();
   });
 }
+
+// Charts whose parts say something: under the pointer, or row by row with the arrow keys.
+for (const chart of document.querySelectorAll("svg.tips")) {
+  const show = (text, left, top) => {
+    tip.textContent = text;
+    tip.hidden = false;
+    tip.style.left = `${Math.max(4, Math.min(left + 14, innerWidth - tip.offsetWidth - 4))}px`;
+    tip.style.top = `${Math.max(4, Math.min(top + 14, innerHeight - tip.offsetHeight - 4))}px`;
+  };
+  const rows = [...chart.querySelectorAll("[data-row]")];
+  let at = -1;
+  const hide = () => {
+    tip.hidden = true;
+    spoken.textContent = "";
+    rows.forEach((row) => row.classList.remove("at"));
+  };
+  chart.addEventListener("pointermove", (event) => {
+    const part = event.target.closest("[data-tip]");
+    if (part) show(part.dataset.tip, event.clientX, event.clientY);
+    else hide();
+  });
+  chart.addEventListener("pointerleave", hide);
+  if (!rows.length) continue;
+  chart.setAttribute("tabindex", "0");
+  chart.setAttribute("role", "group");
+  chart.setAttribute("aria-roledescription", "chart");
+  chart.setAttribute("aria-description", "The up and down arrow keys show the rows, Escape hides them.");
+  chart.addEventListener("blur", hide);
+  chart.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (event.key === "Escape") hide();
+    if (!step) return;
+    event.preventDefault();
+    hide();
+    at = Math.min(rows.length - 1, Math.max(0, at + step));
+    rows[at].classList.add("at");
+    const box = rows[at].getBoundingClientRect();
+    show(rows[at].dataset.row, box.left, box.bottom - 8);
+    spoken.textContent = rows[at].dataset.row;
+  });
+}

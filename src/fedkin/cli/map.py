@@ -1,0 +1,237 @@
+"""`fedkin map`: every node asks whom it should learn with; a matrix of weights and a model for each out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from fedkin.cli.options import (
+    CAP,
+    LABEL,
+    METHOD,
+    MODEL,
+    NODE,
+    SITE,
+    TABLE,
+    CategoricalOption,
+    ColumnsOption,
+    DropOption,
+    ForceOption,
+    MissingOption,
+    NoHeaderOption,
+    OutOption,
+    PositiveOption,
+    SeedOption,
+    SeparatorOption,
+    TaskName,
+    TaskOption,
+    refuse_csv_options,
+    refuse_further_files,
+    table_format,
+)
+from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
+from fedkin.data import option_text
+from fedkin.data.preprocessing import Preprocessing, Quantity
+from fedkin.data.table_federation import OwnersPoints, federate_owners
+from fedkin.data.table_request import TableRequest, gather_owners, parse_nodes
+from fedkin.events import Event, StepDone
+from fedkin.models.named import model_for
+from fedkin.training import map_directory, result_directory
+from fedkin.training.collaboration import Collaboration
+from fedkin.training.fit_all import fit_all
+
+MOST_SHOWN = 20
+"""With more nodes, the matrix is in the files and on the page only."""
+
+
+def map_command(
+    context: typer.Context,
+    label: Annotated[str, LABEL],
+    out: OutOption,
+    table: Annotated[Path | None, TABLE] = None,
+    node: Annotated[list[str] | None, NODE] = None,
+    site: Annotated[str | None, SITE] = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+    validation_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--validation-fraction",
+            help="The share of every node's rows that its weights are learned by; default: 0.2.",
+        ),
+    ] = None,
+    test_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--test-fraction",
+            help="The share of every node's rows that only its scores are for; default: none.",
+        ),
+    ] = None,
+    task: TaskOption = TaskName.classification,
+    positive: PositiveOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
+    missing: MissingOption = None,
+    columns: ColumnsOption = None,
+    no_header: NoHeaderOption = False,
+    separator: SeparatorOption = ",",
+    model: Annotated[str | None, MODEL] = None,
+    method: Annotated[str, METHOD] = "bilevel",
+    cap: Annotated[float | None, CAP] = None,
+    seed: SeedOption = 0,
+) -> None:
+    """Answer every node's question at once: who learns with whom, and what each gains by it.
+
+    Examples: fedkin map --node a.csv --node b.csv --node c.csv --label outcome --out map
+
+    fedkin map table.csv --site hospital --label outcome --out map
+    """
+    if table is not None and site is None:
+        context.args.insert(0, str(table))
+    refuse_further_files(context, node or [])
+    chosen_model = model_for(task.value, model)
+    result_directory.check_writable(out, force, map_directory.FILES, "fedkin map")
+    files = [*parse_nodes(node or []).values(), *([table] if table is not None else [])]
+    refuse_csv_options(context, files)
+    request = TableRequest(
+        nodes=tuple(node or ()),
+        validation=None,
+        test=None,
+        target_node=None,
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        label=label,
+        task=task.value,
+        positive=positive,
+        categorical=option_text.parse_names(categorical),
+        missing_codes=option_text.parse_missing_codes(missing),
+        table_format=table_format(columns, no_header, separator, drop),
+        seed=seed,
+        table=table,
+        site=site,
+    )
+    tables, remarks = gather_owners(request)
+    for note in remarks:
+        print_note(f"note: {note}")
+    owners, preprocessing = federate_owners(
+        tables, label, task.value, request.categorical, request.missing_codes
+    )
+    everyone = learn(owners, preprocessing, chosen_model, method, cap, seed)
+    map_directory.write_map(out, everyone, owners, preprocessing)
+    show(everyone, out, json)
+
+
+def learn(
+    owners: dict[str, OwnersPoints],
+    preprocessing: Preprocessing,
+    model: str,
+    method: str,
+    cap: float | None,
+    seed: int,
+) -> Collaboration:
+    """Run the method for all owners, with progress."""
+    label = preprocessing.label
+    names = None if isinstance(label, Quantity) else np.array(label.classes)
+
+    def pair(points):
+        return points.inputs, points.labels if names is None else names[points.labels]
+
+    furthest: dict[str, int] = {}
+    with notes.status(f"training for {len(owners)} nodes …") as status:
+
+        def report(event: Event) -> None:
+            if isinstance(event, StepDone):
+                doing, _, owner = event.run.partition(": ")
+                furthest[doing] = max(furthest.get(doing, 0), event.step)
+                loss = f"{owner}: validation loss {event.validation_loss:.4f}"
+                status.update(f"{doing} for {len(owners)} nodes: step {furthest[doing]}, {loss}")
+
+        everyone = fit_all(
+            {name: pair(own.train) for name, own in owners.items()},
+            validations={name: pair(own.validation) for name, own in owners.items()},
+            tests=None
+            if any(own.test is None for own in owners.values())
+            else {name: pair(own.test) for name, own in owners.items()},
+            model=model,
+            method=method,
+            cap=cap,
+            seed=seed,
+            task="regression" if names is None else "classification",
+            classes=None if names is None else names.tolist(),
+            on_event=report,
+        )
+    for warning in everyone.warnings:
+        print_note(f"note: {warning}")
+    for name, why in everyone.failures.items():
+        print_note(f"note: {name} has no model: {why}")
+    return everyone
+
+
+def show(everyone: Collaboration, out: Path, json: bool) -> None:
+    """Write the page, and show the result."""
+    # What draws the report takes a moment to load, and is not needed before.
+    from fedkin.cli.report_summary import print_path, write_report
+
+    _, page = write_report(out)
+    if json:
+        matrix = everyone.matrix
+        print_json(
+            {
+                "out": str(out),
+                "method": everyone.method,
+                "nodes": everyone.nodes,
+                "matrix": None if matrix is None else matrix.to_dict(orient="index"),
+                "groups": everyone.groups,
+                "measure": everyone.measure,
+                "scored_on": everyone.scored_on,
+                "scores": everyone.scores.to_dict(orient="index"),
+                "summary": everyone.summary.to_dict(orient="index"),
+                "synchronizations": everyone.cost.synchronizations,
+                "failures": everyone.failures,
+                "warnings": everyone.warnings,
+                "report": str(page),
+            },
+            schema="map/1",
+        )
+        return
+    if everyone.matrix is not None and len(everyone.nodes) <= MOST_SHOWN:
+        results.print(_matrix(everyone))
+    for number, group in enumerate(everyone.groups, start=1):
+        print_result(f"group {number}: {', '.join(group)}")
+    results.print(_summary(everyone))
+    print_result(f"{everyone.cost.synchronizations} synchronizations for all nodes together")
+    print_result(f"written to {out}; one result per node in {out / map_directory.OWNERS}")
+    print_path(page)
+
+
+def _matrix(everyone: Collaboration) -> Table:
+    """Show whom each node learns with, in percent, in the order of groups."""
+    assert everyone.matrix is not None
+    order = [name for group in everyone.groups for name in group]
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("learns with, %", no_wrap=True)
+    for name in order:
+        table.add_column(Text(name), justify="right")
+    for owner in order:
+        weights = everyone.matrix.loc[owner, order].to_numpy(float)
+        cells = ["–" if np.isnan(weight) else f"{100 * weight:.0f}" for weight in weights]
+        table.add_row(Text(owner), *("" if cell == "0" else cell for cell in cells))
+    return table
+
+
+def _summary(everyone: Collaboration) -> Table:
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    table.add_column(f"{everyone.scored_on} {everyone.measure}")
+    summary = everyone.summary
+    for name in summary.columns:
+        table.add_column(str(name).replace("_", " "), justify="right")
+    for method, row in summary.iterrows():
+        cells = [
+            f"{value:.0f}" if name in ("gain", "lose") else f"{value:.3f}"
+            for name, value in row.items()
+        ]
+        table.add_row(Text(str(method)), *cells)
+    return table
