@@ -1,5 +1,6 @@
 """Regret, verdicts and intervals of `fedkin.advise` on federations whose truth is known.
 
+The nodes' part is solved by SciPy (`exact.py`), everything else is fedkin's own.
 `python -m reproduction.verdict.federations --out verdict.jsonl --rounds 4` adds a line per federation (52 in
 a round) and can be stopped and continued; `--summary` prints the table of docs/verdict.md.
 """
@@ -12,9 +13,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize
 
-import fedkin
-from reproduction.verdict.synthetic import Case, Synthetic, cases, draw
+from fedkin.advice.advise import judge
+from fedkin.advice.candidates import (
+    ALL_ROWS,
+    CANDIDATES,
+    Splits,
+    fold_name,
+    train_candidates,
+)
+from fedkin.advice.verdict import weight_intervals
+from fedkin.training.alone import OwnRows, add_ones, losses
+from reproduction.random_federations import RandomFederation
+from reproduction.verdict.exact import ExactFederation, train_exactly
+from reproduction.verdict.synthetic import Case, Rows, Synthetic, cases, draw
+
+FOLDS, REPEATS = 5, 2
+"""The defaults of `fedkin.advise`."""
 
 FIRST_SEED = 5_000_000
 """Nothing was chosen by federations from this seed on."""
@@ -24,46 +40,80 @@ def measure(seed: int, case: Case, features: int, task: Any, fresh: int) -> dict
     """Advise on one federation, and compare with what its owner's test rows say."""
     made = draw(seed, case, features=features, task=task, other_owners=fresh)
     begin = time.perf_counter()
-    advice = fedkin.advise(made.nodes, made.owner, task=task, test=made.test)
+    mean, deviation = 0.0, 1.0
+    if task == "regression":
+        mean, deviation = float(made.owner[1].mean()), float(made.owner[1].std())
+
+    def own(rows: Rows) -> OwnRows:
+        labels = rows[1] if task == "classification" else (rows[1] - mean) / deviation
+        return OwnRows(add_ones(rows[0]), labels, task, 2 if task == "classification" else 1)
+
+    nodes = {
+        name: (x, y if task == "classification" else (y - mean) / deviation)
+        for name, (x, y) in made.nodes.items()
+    }
+    rows, test = own(made.owner), own(made.test)
+    splits = Splits.draw(rows, FOLDS, REPEATS, seed=0)
+    federated = train_exactly(nodes, rows, splits)
+    candidates = train_candidates(rows, splits, federated)
+    judged = judge(rows, candidates)
     seconds = time.perf_counter() - begin
-    table = advice.candidates
+    final = np.einsum("j,jfk->fk", judged.shares, candidates.models)
+    models = dict(zip(CANDIDATES, candidates.models, strict=True)) | {"final": final}
+    if task == "classification":
+        models["plain"] = _plain(made)
+    loss = {name: _loss(model, test) for name, model in models.items()}
+    learned = federated.weights[ALL_ROWS]
+    of_folds = [
+        [federated.weights[fold_name(repeat, fold)] for fold in range(FOLDS)]
+        for repeat in range(REPEATS)
+    ]
+    low, high = weight_intervals(learned, np.array(of_folds), 1.0)
     result: dict[str, Any] = {
         "seed": seed,
         "case": list(case),
-        "verdict": advice.verdict,
-        "best": advice.best,
-        "gain": list(advice.gain),
-        "true_gain": float(table.loc["alone", "test_loss"] - table.loc[advice.best, "test_loss"]),
-        "test_loss": table["test_loss"].to_dict() | {"final": advice.test_scores["test_loss"]},
-        "weights": advice.weights[["weight", "low", "high"]].to_numpy().tolist(),
+        "verdict": judged.verdict,
+        "best": CANDIDATES[judged.best],
+        "gain": list(judged.gain),
+        "true_gain": loss["alone"] - loss[CANDIDATES[judged.best]],
+        "test_loss": loss,
+        "weights": np.stack([learned, low, high], axis=1).tolist(),
         "seconds": seconds,
-        "synchronizations": advice.cost.synchronizations,
     }
     if task == "classification":
-        accuracy = table["test_accuracy"].to_dict() | {"final": advice.test_scores["test_accuracy"]}
-        result["test_accuracy"] = accuracy
-        result["accuracy_gain"] = list(advice.accuracy_gain)
-        plain = fedkin.fit(made.nodes, made.owner)
-        right = plain.predict(made.test[0]) == made.test[1]
-        result["test_accuracy"]["plain"] = float(np.mean(right))
-        result["plain_synchronizations"] = plain.cost.synchronizations
-    result["fresh_weights"] = [_weights(made, owner, task) for owner in made.other_owners]
+        result["test_accuracy"] = {
+            name: float(np.mean((test.inputs @ model).argmax(axis=1) == test.labels))
+            for name, model in models.items()
+        }
+    federation = ExactFederation(nodes, rows)
+    size = federation.sizes / federation.sizes.sum()
+    first = federation.train(size)[0]
+    result["fresh_weights"] = [
+        federation.learn(own(other), size, first).tolist() for other in made.other_owners
+    ]
     return result
 
 
-def _weights(made: Synthetic, owner: Any, task: str) -> list[float]:
-    """Return the weights that other rows of the owner lead to."""
-    rows = np.array([len(y) for _, y in made.nodes.values()])
-    prior = tuple((rows / rows.sum()).tolist())
-    labels = owner[1]
-    nodes: Any = made.nodes
-    if task == "regression":
-        mean, deviation = labels.mean(), labels.std()
-        nodes = {name: (x, (y - mean) / deviation) for name, (x, y) in nodes.items()}
-        owner = (owner[0], (labels - mean) / deviation)
-    method = fedkin.Bilevel(cap=1.0, prior=prior, tolerance=1e-3)
-    model = "ridge" if task == "regression" else "logistic"
-    return list((fedkin.fit(nodes, owner, model=model, method=method).weights or {}).values())
+def _loss(model: np.ndarray, test: OwnRows) -> float:
+    return float(losses(test.inputs @ model, test.labels, test.task).mean())
+
+
+def _plain(made: Synthetic) -> np.ndarray:
+    """Return the model of Bi-level as it is: no prior, the default cap, rows of the owner only judge."""
+    solver = RandomFederation("logistic", tuple(made.nodes.values()), made.owner, ())
+    count = len(made.nodes)
+    weights = minimize(
+        lambda w: solver.outer(np.clip(w, 0, None)),
+        np.full(count, 1 / count),
+        jac=True,
+        bounds=[(0, solver.cap)] * count,
+        constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(count)},
+        method="SLSQP",
+        options={"ftol": 1e-6, "maxiter": 60},
+    ).x
+    weights = np.clip(weights, 0, solver.cap)
+    model = solver.solve_inner(weights / weights.sum())[0].reshape(-1, 2)
+    return np.concatenate([model[1:], model[:1]])  # there, the intercept comes first
 
 
 def summarize(results: list[dict[str, Any]]) -> str:
@@ -91,10 +141,6 @@ def summarize(results: list[dict[str, Any]]) -> str:
     }
     lines.append(
         "mean test loss: " + ", ".join(f"{name} {loss:.4f}" for name, loss in losses.items())
-    )
-    lines.append(
-        f"seconds: median {np.median([each['seconds'] for each in results]):.1f}; synchronizations: "
-        f"median {np.median([each['synchronizations'] for each in results]):.0f}"
     )
     return "\n".join(lines)
 

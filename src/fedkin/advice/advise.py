@@ -1,7 +1,7 @@
 """`fedkin.advise`: join a federation or stay alone, with what that gains and how sure it is."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from fedkin.advice.verdict import (
     MIXTURE_PRIOR,
     Interval,
     Scored,
+    VerdictName,
     decide,
     mix,
     score,
@@ -222,6 +223,33 @@ def _check_owner(owner: Points, classes: np.ndarray | None, folds: int) -> None:
         )
 
 
+class Judgment(NamedTuple):
+    """What the owner's rows say about the candidates."""
+
+    scored: Scored
+    best: int
+    """The place of the best way of joining among the candidates."""
+    gain: Interval
+    """What it gains over staying alone."""
+    verdict: VerdictName
+    shares: np.ndarray
+    """The shares of the candidates in the final model."""
+
+
+def judge(rows: OwnRows, candidates: Candidates) -> Judgment:
+    """Compare the candidates by cross-validated losses, decide, and choose the final model's mixture."""
+    scored = _score(rows, candidates, row_losses)
+    best = 1 + int(np.argmin(scored.means[1:]))
+    gain = scored.gain(best)
+    verdict = decide(gain)
+    if verdict == "alone":
+        return Judgment(scored, best, gain, verdict, np.eye(len(CANDIDATES))[0])
+    correction = scored.means - scored.per_row.mean(axis=0)
+    prior = np.array([MIXTURE_PRIOR[name] for name in CANDIDATES])
+    shares = mix(candidates.held_out, rows, correction, prior)
+    return Judgment(scored, best, gain, verdict, shares)
+
+
 def _conclude(
     rows: OwnRows,
     splits: Splits,
@@ -236,15 +264,7 @@ def _conclude(
     columns: tuple[str, ...] | None,
     cap: float,
 ) -> Advice:
-    scored = _score(rows, candidates, row_losses)
-    best = 1 + int(np.argmin(scored.means[1:]))
-    gain = scored.gain(best)
-    verdict = decide(gain)
-    correction = scored.means - scored.per_row.mean(axis=0)
-    prior = np.array([MIXTURE_PRIOR[name] for name in CANDIDATES])
-    shares = mix(candidates.held_out, rows, correction, prior)
-    if verdict == "alone":
-        shares = np.eye(len(CANDIDATES))[0]
+    scored, best, gain, verdict, shares = judge(rows, candidates)
     mixed = np.einsum("j,jfk->fk", shares, candidates.models)
     models = [unit.restore(model) for model in (*candidates.models, mixed)]
     scale = 2 * unit.deviation**2 if rows.task == "regression" else 1.0
