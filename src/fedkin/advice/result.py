@@ -113,6 +113,8 @@ class Advice:
         chosen = self.weights.sort_values("weight", ascending=False)
         chosen = chosen[chosen["weight"] >= NOTABLE]
         names = [f"{name} ({weight:.0%})" for name, weight in chosen["weight"].items()]
+        if self.verdict == "unclear":
+            return f"If you join, mostly with {join_names(names, most=6)}."
         return f"Learn with {join_names(names, most=6)}."
 
     def _numbers(self) -> str:

@@ -78,11 +78,12 @@ def _sureness(advice: Advice) -> str:
 def _gain_sentence(advice: Advice) -> str:
     alone, best = advice.candidates.loc["alone"], advice.candidates.loc[advice.best]
     if advice.accuracy_gain is not None:
+        before, after = f"{alone['loss']:.2f}", f"{best['loss']:.2f}"
+        change = f"stays at {before}" if before == after else f"goes from {before} to {after}"
         return (
             f"Of 100 new cases, about {100 * float(alone['accuracy']):.0f} are predicted correctly alone, "
             f"and about {100 * float(best['accuracy']):.0f} if you join. The {advice.score_name}, which also "
-            f"counts how sure a prediction is, goes from {alone['loss']:.3g} to {best['loss']:.3g} (lower "
-            "is better)."
+            f"counts how sure a prediction is, {change} (lower is better)."
         )
     return (
         f"The typical error of a prediction goes from {float(alone['loss']) ** 0.5:.3g} alone to "

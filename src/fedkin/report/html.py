@@ -149,6 +149,9 @@ def environment() -> Environment:
         "summary_entry": summary_entry,
         "setting": lambda setting: scenario_title(setting).removeprefix("setting "),
         "known": lambda value: not np.isnan(value),
+        "gain": lambda value: (f"{value:+.3f}" if abs(value) < 100 else f"{value:+.3g}").replace(
+            "-", "−"
+        ),
         "base": lambda path: Path(path).name,
         "number": lambda value, digits=0: f"{value:,.{digits}f}".replace(",", "\u202f"),
     }
