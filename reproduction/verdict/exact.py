@@ -4,14 +4,23 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
-from fedkin.advice.candidates import ALL_ROWS, Federated, Splits, fold_name
+from fedkin.advice.advise import Judgment, judge
+from fedkin.advice.candidates import (
+    ALL_ROWS,
+    CANDIDATES,
+    Federated,
+    Splits,
+    fold_name,
+    train_candidates,
+)
 from fedkin.federation.base import Cost
 from fedkin.training.alone import OwnRows, add_ones, losses, residuals
+from fedkin.types import LearningTask
 
 L2 = 1e-3
 DECREMENT = 1e-8
@@ -128,3 +137,37 @@ def train_exactly(nodes: Mapping[str, Any], rows: OwnRows, splits: Splits) -> Fe
     models |= {name: federation.train(own, models["size"])[0] for name, own in weights.items()}
     objective: Any = None  # nobody asks for the model itself
     return Federated(models, weights, Cost(), objective, (rows.inputs.shape[1] - 1,))
+
+
+class Advised(NamedTuple):
+    """What an advice says, and its models with labels in their own unit."""
+
+    judged: Judgment
+    models: dict[str, np.ndarray]
+    """Every candidate and the final model."""
+
+
+def advise_exactly(
+    nodes: Mapping[str, Any],
+    owner: tuple[np.ndarray, np.ndarray],
+    task: LearningTask,
+    *,
+    folds: int = 5,
+    repeats: int = 2,
+) -> Advised:
+    """Return what `fedkin.advise` would, with the nodes' part solved by SciPy. Two classes, or numbers."""
+    mean, deviation = 0.0, 1.0
+    if task == "regression":
+        mean, deviation = float(owner[1].mean()), float(owner[1].std())
+        nodes = {name: (x, (y - mean) / deviation) for name, (x, y) in nodes.items()}
+        owner = (owner[0], (owner[1] - mean) / deviation)
+    rows = OwnRows(add_ones(owner[0]), owner[1], task, 2 if task == "classification" else 1)
+    splits = Splits.draw(rows, folds, repeats, seed=0)
+    candidates = train_candidates(rows, splits, train_exactly(nodes, rows, splits))
+    judged = judge(rows, candidates)
+    final = np.einsum("j,jfk->fk", judged.shares, candidates.models)
+    models = dict(zip(CANDIDATES, candidates.models, strict=True)) | {"final": final}
+    for model in models.values():
+        model *= deviation
+        model[-1] += mean
+    return Advised(judged, models)

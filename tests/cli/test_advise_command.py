@@ -79,7 +79,7 @@ def test_a_node_can_be_the_owner(command, files):
 
 
 def test_numbers_are_shown_in_their_own_unit(command, files):
-    options = ["--owner", "own.csv", "--label", "cost", "--task", "regression", "--drop", "sick"]
+    options = ["--own", "own.csv", "--label", "cost", "--task", "regression", "--drop", "sick"]
     answer = command(*NODES, *options, "--folds", "2", "--repeats", "1", "--json")
     content = json.loads(answer.out)
     losses = {each["candidate"]: each["loss"] for each in content["candidates"]}
@@ -91,11 +91,11 @@ def test_numbers_are_shown_in_their_own_unit(command, files):
     ("options", "message"),
     [
         (["--label", "sick"], "whose question is it?"),
-        ([*OWNER, "--target-node", "a"], "either --owner or --target-node"),
+        ([*OWNER, "--target-node", "a"], "either --own or --target-node"),
         (["--target-node", "x", "--label", "sick"], "there is no node 'x'"),
-        (["--owner", "a.csv", "--label", "sick"], "both node 'a' and the validation table"),
-        (["--owner", "none.csv", "--label", "sick"], "there is no file none.csv"),
-        (["--owner", "own.csv", "--label", "sik"], "did you mean 'sick'?"),
+        (["--own", "a.csv", "--label", "sick"], "both node 'a' and the validation table"),
+        (["--own", "none.csv", "--label", "sick"], "there is no file none.csv"),
+        (["--own", "own.csv", "--label", "sik"], "did you mean 'sick'?"),
         ([*OWNER, "--cap", "0.1"], "cap on a node's weight is 0.1"),
         ([*OWNER, "--folds", "1"], "--folds"),
         ([*OWNER, "--force"], "--force replaces the directory of --out"),

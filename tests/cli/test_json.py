@@ -54,7 +54,7 @@ def test_fit_predict_and_report(command, tables):
 
 
 def test_advise(command, tables):
-    options = ["advise", "--node", "a.csv", "--node", "b.csv", "--owner", "own.csv", "--label", "y"]
+    options = ["advise", "--node", "a.csv", "--node", "b.csv", "--own", "own.csv", "--label", "y"]
     printed = checked(command(*options, "--repeats", 1, "--folds", 2, "--json"))
     assert printed["schema"] == "fedkin.advise/1"
     assert set(printed["weights"][0]) == {"node", "rows", "weight", "low", "high", "at_cap"}

@@ -67,10 +67,10 @@ def advise(
     ] = None,
     force: ForceOption = False,
     json: JsonOption = False,
-    owner: Annotated[
+    own: Annotated[
         Path | None,
         typer.Option(
-            "--owner",
+            "--own",
             metavar="FILE",
             help="The owner's own rows, all of them.",
             rich_help_panel=JUDGE_PANEL,
@@ -80,8 +80,9 @@ def advise(
         str | None,
         typer.Option(
             "--target-node",
+            "--owner",
             metavar="NAME",
-            help="Instead of --owner: the node whose question it is.",
+            help="Instead of --own: the node whose question it is. All its rows are the owner's.",
             rich_help_panel=JUDGE_PANEL,
         ),
     ] = None,
@@ -126,18 +127,18 @@ def advise(
 ) -> None:
     """Say whether to learn with the nodes or alone, what that gains, and how sure it is.
 
-    Example: fedkin advise --node a.csv --node b.csv --owner own.csv --label outcome --out advice
+    Example: fedkin advise --node a.csv --node b.csv --own own.csv --label outcome --out advice
     """
     refuse_further_files(context, node or [])
     if out is not None:
         result_directory.check_writable(out, force)
     elif force:
         raise InputError("--force replaces the directory of --out: add --out DIR, or leave it out")
-    files = [path for path in (table, owner, test) if path is not None]
+    files = [path for path in (table, own, test) if path is not None]
     refuse_csv_options(context, [*parse_nodes(node or []).values(), *files])
     request = TableRequest(
         nodes=tuple(node or ()),
-        validation=owner,
+        validation=own,
         test=test,
         target_node=target_node,
         validation_fraction=None,

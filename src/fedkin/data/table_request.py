@@ -172,7 +172,7 @@ def _check_judges(request: TableRequest) -> None:
     if request.target_node is None:
         if request.validation is None and request.whole_owner:
             raise InputError(
-                "whose question is it? give the owner's own rows (--owner FILE), or name the node that is "
+                "whose question is it? give the owner's own rows (--own FILE), or name the node that is "
                 "the owner (--target-node NAME)"
             )
         if request.validation is None:
@@ -187,7 +187,7 @@ def _check_judges(request: TableRequest) -> None:
             if value is not None:
                 raise InputError(f"{option} needs --target-node NAME: the node to hold rows out of")
     elif request.validation is not None:
-        own = "--owner" if request.whole_owner else "--validation"
+        own = "--own" if request.whole_owner else "--validation"
         raise InputError(f"give either {own} or --target-node, not both")
     elif request.test is not None and request.test_fraction is not None:
         raise InputError("give either --test or --test-fraction, not both")
