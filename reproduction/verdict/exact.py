@@ -34,7 +34,8 @@ class ExactFederation:
         self.inputs = np.concatenate([add_ones(inputs) for inputs, _ in nodes.values()])
         self.labels = np.concatenate([labels for _, labels in nodes.values()])
         self.of_rows = np.repeat(np.arange(len(self.sizes)), self.sizes)
-        self.task, self.outputs = rows.task, rows.outputs
+        self.task: LearningTask = rows.task
+        self.outputs = rows.outputs
 
     def train(
         self, weights: np.ndarray, start: np.ndarray | None = None
@@ -85,7 +86,7 @@ class ExactFederation:
     def learn(self, rows: OwnRows, prior: np.ndarray, first: np.ndarray) -> np.ndarray:
         """Return the weights that minimize the validation loss with its prior, and cap 1."""
         unit = 1.0 if self.task == "classification" else float(np.var(rows.labels))
-        strength = unit / rows.count
+        strength = unit / rows.total
         last = {"model": first}
 
         def value(weights: np.ndarray) -> tuple[float, np.ndarray]:
@@ -95,7 +96,7 @@ class ExactFederation:
             last["model"] = model
             outputs = rows.inputs @ model
             slope = residuals(outputs, rows.labels, self.task)
-            target = rows.inputs.T @ slope / rows.count + L2 * model
+            target = rows.inputs.T @ slope / rows.total + L2 * model
             adjoint = np.linalg.solve(hessian, target.T.ravel())
             adjoint = adjoint.reshape(self.outputs, -1).T
             own = residuals(self.inputs @ model, self.labels, self.task)

@@ -93,13 +93,13 @@ def by_component(name: str, task: LearningTask, inputs: np.ndarray, labels: np.n
 def all_sites(directory: Path) -> Iterator[Sites]:
     """Yield every table."""
     yield hospitals(directory)
-    cancer = load_breast_cancer()
+    cancer: Any = load_breast_cancer()
     yield by_component("breast cancer", "classification", cancer.data[:, :10], cancer.target)
-    digits = load_digits()
+    digits: Any = load_digits()
     even = (digits.target % 2 == 0).astype(int)
     used = digits.data[:, digits.data.std(axis=0) > 4.5]
     yield by_component("digits, even or odd", "classification", used, even)
-    diabetes = load_diabetes()
+    diabetes: Any = load_diabetes()
     yield by_component("diabetes", "regression", diabetes.data, diabetes.target)
 
 
@@ -108,7 +108,7 @@ def measure(sites: Sites, seed: int) -> list[dict[str, Any]]:
     train, test = {}, {}
     for name, (x, y) in sites.rows.items():
         stratify = y if sites.task == "classification" and np.bincount(y).min() > 1 else None
-        split = train_test_split(
+        split: Any = train_test_split(
             x, y, train_size=TRAINING_SHARE, random_state=seed, stratify=stratify
         )
         x_train, x_test, y_train, y_test = split
@@ -156,7 +156,7 @@ def _scores(model: np.ndarray, test: Rows, task: LearningTask) -> dict[str, floa
     }
 
 
-def summarize(table: pd.DataFrame) -> str:
+def summarize(table: Any) -> str:
     """Return means over owners, for FLamby's split and for the others, with corrected standard errors."""
     lines = []
     for name, own in table.groupby("table", sort=False):

@@ -29,7 +29,7 @@ def files(tmp_path):
 
 NODES = ["advise", "--node", "a.csv", "--node", "b.csv"]
 OWNER = [
-    "--owner",
+    "--own",
     "own.csv",
     "--label",
     "sick",

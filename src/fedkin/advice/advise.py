@@ -318,7 +318,7 @@ def _conclude(
         best=CANDIDATES[best],
         candidates=table,
         weights=weights,
-        owner_rows=rows.count,
+        owner_rows=rows.total,
         test_scores=test_scores,
         cost=federated.cost,
         model=final,

@@ -148,7 +148,7 @@ class Candidates(NamedTuple):
 def train_candidates(rows: OwnRows, splits: Splits, federated: Federated) -> Candidates:
     """Train every candidate on all rows and on every fold; only `alone` and recalibration are left to do."""
     repeats = len(splits.of_rows)
-    shape = (repeats, splits.folds, rows.count, len(CANDIDATES), rows.outputs)
+    shape = (repeats, splits.folds, rows.total, len(CANDIDATES), rows.outputs)
     fold_outputs = np.zeros(shape)
     held_out = np.zeros((repeats, *shape[2:]))
     random = np.random.default_rng([splits.seed, 1])

@@ -110,9 +110,11 @@ class Advice:
             return "The best way of joining gives all nodes the same weight."
         if self.best == "size":
             return "The best way of joining weighs all nodes by their number of rows."
-        chosen = self.weights.sort_values("weight", ascending=False)
-        chosen = chosen[chosen["weight"] >= NOTABLE]
-        names = [f"{name} ({weight:.0%})" for name, weight in chosen["weight"].items()]
+        names = [
+            f"{row['node']} ({row['weight']:.0%})"
+            for row in by_weight(self)
+            if row["weight"] >= NOTABLE
+        ]
         if self.verdict == "unclear":
             return f"If you join, mostly with {join_names(names, most=6)}."
         return f"Learn with {join_names(names, most=6)}."
@@ -163,8 +165,6 @@ class Advice:
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the model as plain values, for JSON."""
-        weights = self.weights.reset_index().to_dict(orient="records")
-        candidates = self.candidates.reset_index().to_dict(orient="records")
         return {
             "verdict": self.verdict,
             "sentence": self.sentence,
@@ -174,8 +174,8 @@ class Advice:
             "score": self.score_name,
             "best": self.best,
             "owner_rows": self.owner_rows,
-            "candidates": candidates,
-            "weights": weights,
+            "candidates": records(self.candidates),
+            "weights": records(self.weights),
             "test": self.test_scores,
             "synchronizations": self.cost.synchronizations,
             "bytes_up": self.cost.bytes_up,
@@ -228,6 +228,16 @@ class Advice:
 
 def _plain(value: Any) -> Any:
     return value.item()
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table as dicts, the name of each row among them."""
+    return [dict(row) for row in table.reset_index().to_dict(orient="records")]  # pyright: ignore
+
+
+def by_weight(advice: Advice) -> list[dict[str, Any]]:
+    """Return the nodes with their weights, the largest first."""
+    return sorted(records(advice.weights), key=lambda row: -row["weight"])
 
 
 def candidate_title(name: str) -> str:

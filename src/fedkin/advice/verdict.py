@@ -124,7 +124,7 @@ def mix(
     flat = np.concatenate(list(outputs))
     labels = np.tile(rows.labels, len(outputs))
     unit = 1.0 if rows.task == "classification" else float(np.var(rows.labels)) or 1.0
-    strength = MIXTURE_STRENGTH * unit / rows.count
+    strength = MIXTURE_STRENGTH * unit / rows.total
 
     def objective(shares: np.ndarray) -> tuple[float, np.ndarray]:
         mixed = np.einsum("ijk,j->ik", flat, shares)

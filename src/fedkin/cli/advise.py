@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedkin.advice import advise as api
 from fedkin.advice.directory import describe_table, plain, write_advice
-from fedkin.advice.result import Advice, candidate_title
+from fedkin.advice.result import Advice, candidate_title, records
 from fedkin.cli.options import (
     JUDGE_PANEL,
     LABEL,
@@ -234,10 +234,11 @@ def _candidates(advice: Advice) -> RichTable:
     titles = {"accuracy": "accuracy", "test_accuracy": "test accuracy", "test_loss": "test loss"}
     for title in (advice.score_name, "gain over alone (90% interval)", *map(titles.get, known)):
         table.add_column(str(title), justify="right")
-    for name, row in advice.candidates.iterrows():
+    for row in records(advice.candidates):
+        name = row["candidate"]
         gain = f"{row['gain']:+.3g} ({row['gain_low']:+.3g} to {row['gain_high']:+.3g})"
         table.add_row(
-            Text(candidate_title(str(name))),
+            Text(candidate_title(name)),
             f"{row['loss']:.3g}",
             "" if name == "alone" else gain,
             *(f"{row[column]:.3g}" for column in known),
@@ -250,12 +251,13 @@ def _weights(advice: Advice) -> RichTable:
     table = RichTable(box=None, padding=(0, 1), header_style="bold")
     for title in ("node", "rows", "learned weight", "in 9 of 10 cases", ""):
         table.add_column(title, justify="left" if title in ("node", "") else "right")
-    longest = max(float(advice.weights["weight"].max()), 1e-12)
-    for name, row in advice.weights.iterrows():
+    rows = records(advice.weights)
+    longest = max(1e-12, *(row["weight"] for row in rows))
+    for row in rows:
         bar = "█" * round(BAR_WIDTH / 2 * row["weight"] / longest)
         capped = " at the cap" if row["at_cap"] else ""
         table.add_row(
-            Text(str(name)),
+            Text(str(row["node"])),
             f"{row['rows']:.0f}",
             f"{row['weight']:.3f}",
             f"{row['low']:.2f} to {row['high']:.2f}",

@@ -203,7 +203,7 @@ def _label_array(labels: Any, owner: str) -> np.ndarray:
             raise InputError(
                 f"{owner}: {int(missing.sum())} of {missing.size} labels are missing; leave these points out"
             )
-        if all(isinstance(label, (int, np.integer)) for label in array.ravel()):
+        if all(isinstance(label, (int, np.integer)) for label in array.ravel().tolist()):
             return array.astype(np.int64)
     return array
 
@@ -245,7 +245,7 @@ def _to_float(array: np.ndarray, owner: str) -> np.ndarray:
         return array
     with np.errstate(over="ignore"):
         converted = array.astype(jax.dtypes.canonicalize_dtype(float))
-    bad = ~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim)))
+    bad = np.atleast_1d(~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim))))
     if bad.any():
         raise InputError(
             f"{owner} has NaN or infinite values in {int(bad.sum())} of {len(bad)} points (first: "

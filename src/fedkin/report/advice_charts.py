@@ -2,19 +2,19 @@
 
 from markupsafe import Markup
 
-from fedkin.advice.result import Advice, candidate_title
+from fedkin.advice.result import Advice, by_weight, candidate_title, records
 from fedkin.report.charts import WIDTH, element, short, svg, ticks
 
 
 def gain_chart(advice: Advice) -> Markup:
     """Draw the gain of every way of joining over staying alone, with its 90% interval."""
-    table = advice.candidates
+    joined = [row for row in records(advice.candidates) if row["candidate"] != "alone"]
     row, start, end = 50, 12, WIDTH - 12
-    low = min(0.0, float(table["gain_low"].min()))
-    high = max(0.0, float(table["gain_high"].max()))
+    low = min(0.0, *(own["gain_low"] for own in joined))
+    high = max(0.0, *(own["gain_high"] for own in joined))
     margin = 0.06 * (high - low) or 0.05
     low, high = low - margin, high + margin
-    bottom = row * (len(table) - 1) + 26
+    bottom = row * len(joined) + 26
 
     def x(value: float) -> float:
         return start + (value - low) / (high - low) * (end - start)
@@ -33,22 +33,19 @@ def gain_chart(advice: Advice) -> Markup:
             element("text", text, x=x(value), y=bottom + 15, class_="middle"),
         ]
     parts.append(element("line", x1=zero, x2=zero, y1=20, y2=bottom, class_="axis strong"))
-    joined = [name for name in table.index if name != "alone"]
-    for place, name in enumerate(joined):
-        own = table.loc[name]
+    for place, own in enumerate(joined):
+        name = own["candidate"]
         y = 22 + row * place + 33
         style = "best" if name == advice.best else "other"
-        title = candidate_title(str(name)) + (" (best)" if name == advice.best else "")
-        numbers = {"data_name": name, "data_value": f"{float(own['gain']):.6g}"}
-        ends = {"x1": x(float(own["gain_low"])), "x2": x(float(own["gain_high"]))}
+        title = candidate_title(name) + (" (best)" if name == advice.best else "")
+        numbers = {"data_name": name, "data_value": f"{own['gain']:.6g}"}
+        ends = {"x1": x(own["gain_low"]), "x2": x(own["gain_high"])}
         parts += [
             element("text", title, x=start + 4, y=y - 15, class_="halo"),
             element("line", **ends, y1=y, y2=y, class_=f"interval {style}"),
-            element("line", x1=zero, x2=x(float(own["gain"])), y1=y, y2=y, class_=f"stem {style}"),
+            element("line", x1=zero, x2=x(own["gain"]), y1=y, y2=y, class_=f"stem {style}"),
             element("circle", cx=zero, cy=y, r=4, class_="dot baseline"),
-            element(
-                "circle", cx=x(float(own["gain"])), cy=y, r=7, class_=f"dot {style}", **numbers
-            ),
+            element("circle", cx=x(own["gain"]), cy=y, r=7, class_=f"dot {style}", **numbers),
         ]
     unit = f"gain over staying alone ({advice.score_name}), with 90% interval"
     parts.append(element("text", unit, x=WIDTH / 2, y=bottom + 34, class_="middle axis-title"))
@@ -57,20 +54,20 @@ def gain_chart(advice: Advice) -> Markup:
 
 def weights_chart(advice: Advice) -> Markup:
     """Draw the learned weight of each node as a bar, with where it would lie for other rows of the owner."""
-    weights = advice.weights.sort_values("weight", ascending=False)
+    weights = by_weight(advice)
     row, start, end = 26, 128, WIDTH - 46
-    longest = float(weights["high"].max()) or 1.0
+    longest = max(own["high"] for own in weights) or 1.0
     height = row * len(weights) + 30
     parts = []
-    for place, (name, own) in enumerate(weights.iterrows()):
+    for place, own in enumerate(weights):
         middle = row * place + row / 2
-        node = str(name)
+        node = str(own["node"])
         shown = node if len(node) <= 17 else node[:16] + "…"
 
         def x(value: float) -> float:
             return start + value / longest * (end - start)
 
-        value, low, high = (float(own[column]) for column in ("weight", "low", "high"))
+        value, low, high = (own[column] for column in ("weight", "low", "high"))
         tooltip = f"{node}: {value:.3f}, in 9 of 10 cases {low:.2f} to {high:.2f}"
         number = f"{value:.2f}" + ("*" if own["at_cap"] else "")
         parts.append(

@@ -8,7 +8,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from fedkin.advice.directory import read_advice
-from fedkin.advice.result import Advice, candidate_title
+from fedkin.advice.result import Advice, by_weight, candidate_title, records
 from fedkin.files import write_atomically
 from fedkin.report.advice_charts import gain_chart, weights_chart
 from fedkin.report.html import NAME, asset, environment
@@ -46,8 +46,8 @@ def render_advice(advice: Advice, content: dict[str, Any]) -> str:
         gain_chart=gain_chart(advice),
         weights_chart=None if advice.weights.empty else weights_chart(advice),
         candidates=[
-            (candidate_title(str(name)), name == advice.best, row.to_dict())
-            for name, row in advice.candidates.iterrows()
+            (candidate_title(row["candidate"]), row["candidate"] == advice.best, row)
+            for row in records(advice.candidates)
         ],
         nodes=_cards(advice, content),
         owner=content["owner"],
@@ -107,11 +107,10 @@ def _next_step(advice: Advice) -> str:
 def _cards(advice: Advice, content: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what each node's card shows, the largest weight first."""
     cards = []
-    ordered = advice.weights.sort_values("weight", ascending=False)
-    for name, row in ordered.iterrows():
-        known = content["nodes"].get(name, {})
+    for row in by_weight(advice):
+        known = content["nodes"].get(row["node"], {})
         classes = known.get("classes")
         total = sum(classes.values()) if classes else 0
         balance = [(each, count / total) for each, count in (classes or {}).items()]
-        cards.append({"name": name, "balance": balance, **known, **row.to_dict()})
+        cards.append({"name": row["node"], "balance": balance, **known, **row})
     return cards

@@ -37,7 +37,7 @@ class OwnRows(NamedTuple):
         return self._replace(inputs=self.inputs[rows], labels=self.labels[rows])
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """The number of rows."""
         return len(self.labels)
 
@@ -84,7 +84,7 @@ def train(rows: OwnRows, l2: float, start: np.ndarray | None = None) -> np.ndarr
     value = _objective(rows, model, l2)
     for _ in range(NEWTON_STEPS):
         gradient = rows.inputs.T @ residuals(rows.inputs @ model, rows.labels, rows.task)
-        gradient = gradient / rows.count + l2 * model
+        gradient = gradient / rows.total + l2 * model
         hessian = _hessian(rows, model) + l2 * np.eye(model.size)
         step = -np.linalg.solve(hessian, gradient.T.ravel()).reshape(rows.outputs, features).T
         decrement = -float(np.sum(gradient * step))
@@ -108,13 +108,13 @@ def _hessian(rows: OwnRows, model: np.ndarray) -> np.ndarray:
     """Return the Hessian of the mean loss, with the coefficients of one class after the other."""
     inputs = rows.inputs
     if rows.task == "regression":
-        return inputs.T @ inputs / rows.count
+        return inputs.T @ inputs / rows.total
     shifted = inputs @ model
     shifted = np.exp(shifted - shifted.max(axis=1, keepdims=True))
     p = shifted / shifted.sum(axis=1, keepdims=True)
     blocks = [
         [
-            (inputs.T * (p[:, i] * ((i == j) - p[:, j]))) @ inputs / rows.count
+            (inputs.T * (p[:, i] * ((i == j) - p[:, j]))) @ inputs / rows.total
             for j in range(rows.outputs)
         ]
         for i in range(rows.outputs)
@@ -135,9 +135,9 @@ def train_alone(rows: OwnRows, inner_folds: np.ndarray) -> np.ndarray:
         model = None
         # From the strongest penalty to the weakest, each from where the last has led.
         for place in reversed(range(len(STRENGTHS))):
-            model = train(kept, STRENGTHS[place] / kept.count, model)
+            model = train(kept, STRENGTHS[place] / kept.total, model)
             total[place] += losses(held.inputs @ model, held.labels, rows.task).sum()
-    return train(rows, STRENGTHS[int(np.argmin(total))] / rows.count)
+    return train(rows, STRENGTHS[int(np.argmin(total))] / rows.total)
 
 
 def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:

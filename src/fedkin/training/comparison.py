@@ -74,7 +74,7 @@ def _alone(rows: OwnRows, seed: int) -> tuple[float, float | None]:
     random = np.random.default_rng(seed)
     stratify = rows.task == "classification"
     folds = draw_folds(rows.labels, INNER_FOLDS, random, stratify)
-    outputs = np.zeros((rows.count, rows.outputs))
+    outputs = np.zeros((rows.total, rows.outputs))
     for fold in range(INNER_FOLDS):
         kept = rows.take(folds != fold)
         inner = draw_folds(kept.labels, INNER_FOLDS, random, stratify)
