@@ -131,7 +131,7 @@ def advise(
     """
     refuse_further_files(context, node or [])
     if out is not None:
-        result_directory.check_writable(out, force)
+        result_directory.check_writable(out, force, result_directory.ADVICE_FILES, "fedkin advise")
     elif force:
         raise InputError("--force replaces the directory of --out: add --out DIR, or leave it out")
     files = [path for path in (table, own, test) if path is not None]

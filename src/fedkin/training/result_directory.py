@@ -18,19 +18,8 @@ HISTORY = "history.csv"
 REPORT = "report.html"
 ADVICE = "advice.json"
 CANDIDATES = "candidates.csv"
-FILES = frozenset(
-    {
-        MODEL,
-        PREPROCESSING,
-        WEIGHTS,
-        WEIGHTS_TABLE,
-        METRICS,
-        HISTORY,
-        REPORT,
-        ADVICE,
-        CANDIDATES,
-    }
-)
+FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT})
+ADVICE_FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, ADVICE, CANDIDATES, REPORT})
 REPORT_FILES = "report"
 """The directory that `fedkin report` adds."""
 
