@@ -85,7 +85,7 @@ def cost_to(run: Run, accuracy: float, cost: str = "synchronizations") -> float:
 
 
 def accuracy_after(run: Run, synchronizations: int) -> float:
-    """Return the test accuracy of the result that a run has after so many synchronizations."""
+    """Return the test accuracy of the result that a run has after this many synchronizations."""
     rows = run.history[run.history.synchronizations <= synchronizations]
     if rows.empty:
         return np.nan
@@ -178,7 +178,7 @@ def goals(table: pd.DataFrame) -> list[Goal]:
     ) -> Goal:
         cells = list(cells)
         needed = len(cells) if needed is None else needed
-        return _from_count(number, count_cells(claim, needed, cells, lambda c: judge(by_cell[c])))
+        return from_count(number, count_cells(claim, needed, cells, lambda c: judge(by_cell[c])))
 
     def at_most(column: str, limit: float, words: str) -> Callable[[Any], tuple[bool, str] | None]:
         def judge(row: Mapping[str, float]) -> tuple[bool, str] | None:
@@ -256,7 +256,8 @@ def _rows(table: pd.DataFrame) -> Iterable[tuple[Any, ...]]:
     return [(*(row[name] for name in Cell._fields), row) for row in rows]
 
 
-def _from_count(number: str, count: Count) -> Goal:
+def from_count(number: str, count: Count) -> Goal:
+    """Turn a count of cells into a goal."""
     found = f"{len(count.shown)} of {count.judged} cells"
     if count.judged < count.expected:
         found += f" judged, {count.expected} in all"

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.report.tables import entry
-from reproduction.page import rounds, rounds_figures
-from reproduction.page.collected import Reproduction
+from reproduction.page import color, rounds, rounds_figures
+from reproduction.page.collected import Reproduction, StudyState
 from reproduction.page.condensed import ROUND_STUDIES
 from reproduction.page.markdown import markdown_environment, missing_words
 
@@ -28,11 +28,15 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
         "megabytes": lambda value: _number(value / 1e6, 1),
     }
     rows: Iterable[Any] = table.itertuples()
+    colors = color.measure(reproduction)
+    color_rows: Iterable[Any] = colors.itertuples()
+    color_goal = color.goal(colors)
     page = environment.get_template(TEMPLATE).render(
         rows=list(rows),
-        goals=rounds.goals(table),
+        color_rows=list(color_rows),
+        goals=[*rounds.goals(table), *([color_goal] if color_goal else [])],
         studies=studies,
-        seeds=sorted({seed for study in studies for seed in study.config.seed}),
+        seeds=sorted({s for each in studies if _compares_rounds(each) for s in each.config.seed}),
         missing=missing_words(studies),
         entry=lambda mean, deviation: "–" if np.isnan(mean) else entry(mean, deviation),
         figures=rounds_figures.names(rounds.runs_by_role(reproduction)),
@@ -41,6 +45,10 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
         bytes_goal=rounds.BYTES_GOAL,
     )
     return {PAGE: page, TABLE: table.to_csv(index=False)}
+
+
+def _compares_rounds(study: StudyState) -> bool:
+    return rounds.role_of(study.name) in (rounds.SINGLE, rounds.PAPERS)
 
 
 def _number(value: float, digits: int = 0) -> str:

@@ -13,7 +13,7 @@ import pytest
 from fedkin.report.reading import Cell, Missing, make_run
 from fedkin.studies.config import RunConfig, check_study, load_study
 from fedkin.studies.store import Store
-from reproduction.page import condensed, rounds, rounds_figures, rounds_page
+from reproduction.page import color, condensed, rounds, rounds_figures, rounds_page
 from reproduction.page.collected import Reproduction, StudyState
 from reproduction.page.comparison import MAIN_CELLS
 from stores import invent_run
@@ -123,6 +123,43 @@ def test_a_cell_without_runs_is_open_and_a_missing_seed_is_left_out():
     assert row.kin_single == 15  # which needs no other run
     assert np.isnan(row.oracle_ratio)
     assert rounds.measure(reproduction(papers)).synchronizations_single.isna().all()
+
+
+def color_state(name, runs, method="bilevel"):
+    cell = Cell("cifar10-jpeg", "1", "minority")
+    found = state(
+        name,
+        cell,
+        {seed: [(400, 0.9, accuracy, 1, 1)] for seed, accuracy in runs.items()},
+        method=method,
+    )
+    for run in found.runs:
+        run.outcome["best_similar_weight"] = 0.5 if name == "cifar10-jpeg" else 1.0
+    return found
+
+
+def test_color_images_are_compared_on_the_seeds_that_the_tuned_table_has():
+    found = reproduction(
+        color_state("rounds-color", {0: 0.5, 1: 0.6, 5: 0.1}),
+        color_state("cifar10-jpeg", {0: 0.52, 1: 0.54}),
+        color_state("rounds-oracle-color", {0: 0.7, 5: 0.0}, method="fedavg"),
+    )
+    table = color.measure(found)
+    (row,) = table.itertuples()
+    assert (row.seeds, row.single, row.table, row.oracle) == pytest.approx((2, 0.55, 0.53, 0.7))
+    assert (row.kin_single, row.kin_table) == (1, 0.5)
+    assert color.goal(table).verdict == "yes"
+    worse = reproduction(
+        color_state("rounds-color", {0: 0.5}), color_state("cifar10-jpeg", {0: 0.52})
+    )
+    goal = color.goal(color.measure(worse))
+    assert (goal.verdict, goal.others) == (
+        "no",
+        ["cifar10-jpeg, setting 1, target minority (−0.020)"],
+    )
+    without_table = color.measure(reproduction(color_state("rounds-color", {0: 0.5})))
+    assert color.goal(without_table).verdict == "open"
+    assert color.goal(color.measure(reproduction(*STATES))) is None
 
 
 def test_the_table_s_own_parameters_count_where_they_differ():
@@ -322,7 +359,8 @@ def test_the_studies_of_rounds_have_the_same_cells_and_seeds():
 
 def test_only_the_single_loop_leaves_every_parameter_open():
     for path in (ROOT / "studies").glob("*.toml"):
-        presets = {run.settings["preset"] for run in load_study(path).runs()}
-        assert presets == ({"automatic"} if path.stem == "rounds-single" else {"paper"})
-    single = load_study(ROOT / "studies" / "rounds-single.toml")
-    assert {str(run.settings) for run in single.runs()} == {"{'preset': 'automatic'}"}
+        settings = {str(run.settings) for run in load_study(path).runs()}
+        if path.stem in ("rounds-single", "rounds-color"):
+            assert settings == {"{'preset': 'automatic'}"}
+        else:
+            assert all("'preset': 'paper'" in each for each in settings)

@@ -1,5 +1,6 @@
 """The only outer loop: steps an algorithm, evaluates, records, keeps the best model."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -172,7 +173,9 @@ def _is_kept(evaluation: Evaluation, state: RunState, keep: Keep, step_key: Key)
     return _quality(evaluation) > _quality(state.kept)
 
 
-def _quality(evaluation: Evaluation) -> tuple[float, float]:
-    """Rank by validation accuracy, then by validation loss."""
+def _quality(evaluation: Evaluation) -> tuple[bool, float, float]:
+    """Rank by validation accuracy, then by validation loss; a model that has diverged comes last."""
     score = evaluation.validation
-    return (score.accuracy or 0.0, -score.loss)
+    if not math.isfinite(score.loss):
+        return (False, 0.0, 0.0)
+    return (True, score.accuracy or 0.0, -score.loss)
