@@ -1,5 +1,7 @@
 """fedkin: whom should I learn with, and how much?"""
 
+from fedkin.advice.advise import advise
+from fedkin.advice.result import Advice
 from fedkin.errors import DivergedError, FedkinError, InputError
 from fedkin.methods.base import Method
 from fedkin.methods.bilevel.hypergradient import AdjointSolver, register_solver
@@ -23,6 +25,7 @@ from fedkin.version import __version__
 
 __all__ = [
     "AdjointSolver",
+    "Advice",
     "Bilevel",
     "Collaboration",
     "ConjugateGradients",
@@ -40,6 +43,7 @@ __all__ = [
     "Result",
     "TheoryBilevel",
     "__version__",
+    "advise",
     "fit",
     "fit_all",
     "load",

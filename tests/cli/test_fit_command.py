@@ -66,7 +66,9 @@ CENTER = ["--validation=own.csv", "--label=outcome"]
 
 
 def test_fit_finds_the_nodes_like_the_center_and_predict_uses_the_model(fedkin, tables):
-    fitted = fedkin("fit", *NODES, *CENTER, "--test=test.csv", "--cap=0.5", "--out=r", "--json")
+    fitted = fedkin(
+        "fit", *NODES, *CENTER, "--test=test.csv", "--cap=0.5", "--out=r", "--no-refit", "--json"
+    )
     assert fitted.status == 0, fitted.err
     answer = json.loads(fitted.out)
     weights = answer["weights"]
@@ -147,7 +149,7 @@ def test_target_node_gives_the_validation_rows(fedkin, tables):
 def test_rows_whose_label_is_a_missing_code_are_left_out_and_told(fedkin, tmp_path):
     for name, last in (("a", -9), ("b", 1), ("own", 0)):
         (tmp_path / f"{name}.csv").write_text(f"x,outcome\n1,0\n2,1\n3,0\n4,1\n5,{last}\n")
-    options = ["--missing=outcome=-9", "--method=local", "--out=r", "--json"]
+    options = ["--missing=outcome=-9", "--method=local", "--minimum-rows=4", "--out=r", "--json"]
     answer = fedkin("fit", *NEIGHBORS, *CENTER, *options)
     assert answer.status == 0, answer.err
     assert "node 'a': 1 of 5 rows have no 'outcome' and are left out" in answer.err
@@ -161,7 +163,9 @@ def test_regression_is_scored_in_the_label_s_own_unit(fedkin, tmp_path):
         y = 1000 + 50 * x + 10 * random.normal(size=200)
         pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / f"{name}.csv", index=False)
     files = ["--node=a.csv", "--node=b.csv", "--validation=v.csv", "--test=t.csv"]
-    answer = fedkin("fit", *files, "--label=y", "--task=regression", "--out=r", "--json")
+    answer = fedkin(
+        "fit", *files, "--label=y", "--task=regression", "--no-refit", "--out=r", "--json"
+    )
     assert answer.status == 0, answer.err
     # The noise has standard deviation 10, the label 51: the best possible R2 is 0.96.
     test = json.loads(answer.out)["metrics"]["test"]
@@ -234,7 +238,7 @@ def test_heart_disease_from_the_readme_s_command_line(fedkin):
     assert thal["categories"] == ["3", "6", "7"]
 
 
-SMALL = "x,sex,outcome\n1,f,no\n2,m,yes\n3,f,no\n4,m,yes\n"
+SMALL = "x,sex,outcome\n" + "1,f,no\n2,m,yes\n3,f,no\n4,m,yes\n" * 3
 NEIGHBORS = ["--node=a.csv", "--node=b.csv"]
 MISTAKES = {
     "missing file": ([*NEIGHBORS, "--node=c.csv", *CENTER], "node 'c': there is no file c.csv"),
@@ -286,7 +290,7 @@ def test_every_mistake_gets_one_line_and_status_2(fedkin, tmp_path, mistake):
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "norows.csv").write_text("x,sex,outcome\n")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 nonsense PAR1")
-    (tmp_path / "nosex.csv").write_text("x,outcome\n1,no\n2,yes\n")
+    (tmp_path / "nosex.csv").write_text("x,outcome\n" + "1,no\n2,yes\n" * 5)
     (tmp_path / "text.csv").write_text(SMALL.replace("1,", "old,"))
     (tmp_path / "typo.csv").write_text(SMALL.replace("4,m,yes", "4,m,yess"))
     for name in ("one", "one2"):

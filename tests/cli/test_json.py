@@ -53,6 +53,13 @@ def test_fit_predict_and_report(command, tables):
     assert checked(command("report", "r", "--json"))["schema"] == "fedkin.report/1"
 
 
+def test_advise(command, tables):
+    options = ["advise", "--node", "a.csv", "--node", "b.csv", "--own", "own.csv", "--label", "y"]
+    printed = checked(command(*options, "--repeats", 1, "--folds", 2, "--json"))
+    assert printed["schema"] == "fedkin.advise/1"
+    assert set(printed["weights"][0]) == {"node", "rows", "weight", "low", "high", "at_cap"}
+
+
 def test_studies(command, tmp_path):
     (tmp_path / "study.toml").write_text(
         'dataset = "digits"\nsetting = 2\nmethod = ["local"]\nmodel = "logistic"\nsteps = 1\n'

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from fedkin.cli import data, federation
+from fedkin.cli.advise import advise
 from fedkin.cli.demo import demo
 from fedkin.cli.fit import fit
 from fedkin.cli.map import map_command
@@ -26,6 +27,7 @@ app = typer.Typer(
 
 app.command()(demo)
 app.command(context_settings={"allow_extra_args": True})(fit)
+app.command(context_settings={"allow_extra_args": True})(advise)
 app.command("map", context_settings={"allow_extra_args": True})(map_command)
 app.command()(predict)
 app.command()(run)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,14 +10,17 @@ from fedkin.cli.options import (
     CAP,
     LABEL,
     METHOD,
+    METHOD_PANEL,
     MODEL,
     NODE,
     SITE,
+    STEPS,
     TABLE,
     CategoricalOption,
     ColumnsOption,
     DropOption,
     ForceOption,
+    MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
     OutOption,
@@ -31,6 +34,7 @@ from fedkin.cli.options import (
     TestOption,
     ValidationFractionOption,
     ValidationOption,
+    one_of,
     refuse_csv_options,
     refuse_further_files,
     table_format,
@@ -41,11 +45,13 @@ from fedkin.cli.output import (
     print_json,
     print_note,
     print_result,
+    print_warning,
     results,
     weight_bars,
 )
 from fedkin.data import option_text
-from fedkin.data.preprocessing import Quantity
+from fedkin.data.arrays import FEWEST_ROWS
+from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate
 from fedkin.data.table_request import TableRequest, gather, parse_nodes
 from fedkin.models.named import model_for
@@ -70,6 +76,7 @@ def fit(
     target_node: TargetNodeOption = None,
     validation_fraction: ValidationFractionOption = None,
     test_fraction: TestFractionOption = None,
+    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
     task: TaskOption = TaskName.classification,
     positive: PositiveOption = None,
     categorical: CategoricalOption = None,
@@ -81,6 +88,42 @@ def fit(
     model: Annotated[str | None, MODEL] = None,
     method: Annotated[str, METHOD] = "bilevel",
     cap: Annotated[float | None, CAP] = None,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            "--prior",
+            metavar="NAME",
+            help="Draw the weights toward shares of all rows (size) or equal ones (equal).",
+            callback=one_of("--prior", ("size", "equal")),
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    l2: Annotated[
+        float | None,
+        typer.Option(
+            "--l2",
+            help="The factor of the penalty on the model's size; default: 0.001.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    steps: Annotated[int | None, STEPS] = None,
+    refit: Annotated[
+        bool | None,
+        typer.Option(
+            "--refit/--no-refit",
+            help="Put the validation rows back as a node once the weights are chosen; default: where "
+            "possible.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = None,
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate",
+            help="Fit the model's outputs to the validation rows by a shift and a scale instead.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = False,
     seed: SeedOption = 0,
 ) -> None:
     """Learn a weight for every node, and the model trained with those weights.
@@ -111,6 +154,7 @@ def fit(
         missing_codes=option_text.parse_missing_codes(missing),
         table_format=table_format(columns, no_header, separator, drop),
         seed=seed,
+        minimum_rows=minimum_rows,
         table=table,
         site=site,
     )
@@ -126,8 +170,20 @@ def fit(
         request.categorical,
         request.missing_codes,
     )
-    result = train(federation, chosen_model, method, cap, seed)
-    metrics = score_tables(result, federation.validation, federation.test, federation.preprocessing)
+    settings = {
+        "method": method,
+        "cap": cap,
+        "prior": prior,
+        "l2": l2,
+        "steps": steps,
+        "refit": False if recalibrate and refit is None else refit,
+        "recalibrate": recalibrate,
+        "seed": seed,
+    }
+    result = train(federation, chosen_model, settings)
+    metrics = score_tables(
+        result.before or result, federation.validation, federation.test, federation.preprocessing
+    )
     rows = {name: table.rows for name, table in tables.nodes.items()}
     write_result(out, result, federation.preprocessing, metrics, rows)
     show_fit(result, rows, metrics, out, json)
@@ -141,29 +197,32 @@ def show_fit(
     from fedkin.cli.report_summary import print_path, write_report
 
     _, page = write_report(out)
+    preprocessing = Preprocessing.load(out / result_directory.PREPROCESSING)
     if json:
         print_json(
             {
                 "out": str(out),
                 "weights": weights_by_node(result),
                 "rows": rows,
+                "columns": [column.name for column in preprocessing.columns],
                 "metrics": metrics,
+                "comparison": _comparison_json(result),
+                "at_cap": list(result.at_cap),
                 "stopped": result.stopped,
                 "report": str(page),
             },
             schema="fit/1",
         )
     else:
+        print_result(f"columns used: {preprocessing.described_columns}")
         print_fit(result, rows, metrics, out)
         print_path(page)
 
 
-def train(
-    federation: TableFederation, model: str, method: str, cap: float | None, seed: int
-) -> Result:
-    """Run the method on the prepared matrices."""
+def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) -> Result:
+    """Run the method on the prepared matrices, with these settings of `fedkin.fit`."""
     label = federation.preprocessing.label
-    doing = f"training ({method}, {len(federation.nodes)} nodes)"
+    doing = f"training ({settings['method']}, {len(federation.nodes)} nodes)"
     with notes.status(f"{doing} …") as status:
 
         def show(evaluation: Evaluation) -> None:
@@ -175,15 +234,14 @@ def train(
             federation.nodes,
             federation.validation,
             model=model,
-            method=method,
-            cap=cap,
-            seed=seed,
+            **settings,
             task="regression" if isinstance(label, Quantity) else "classification",
             classes=None if isinstance(label, Quantity) else len(label.classes),
+            minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
         )
-    for warning in result.warnings:
-        print_note(f"note: {warning}")
+    for line in result.warnings:
+        print_warning(line)
     return result
 
 
@@ -193,7 +251,7 @@ def print_fit(
     """Show the weights as bars and the scores below."""
     weights = weights_by_node(result)
     if weights:
-        results.print(weight_bars(weights, rows=rows))
+        results.print(weight_bars(weights, rows=rows, at_cap=result.at_cap))
     else:
         results.print("trained on the validation rows alone: no node has a weight")
     for kind, scores in metrics.items():
@@ -203,5 +261,27 @@ def print_fit(
             if name != "rows"
         )
         print_result(f"{kind} ({scores['rows']} rows): {shown}")
+    line = comparison_line(result)
+    if line is not None:
+        print_result(line)
     print_result(result.stopped)
     print_result(f"written to {out}")
+
+
+def comparison_line(result: Result) -> str | None:
+    """Say what the learned weights have to beat, and whether they do."""
+    table = result.comparison
+    if table is None:
+        return None
+    names = {
+        "alone": "alone (cross-validated)",
+        "equal": "equal weights",
+        "prior": "the prior's weights",
+        "learned": "learned weights",
+    }
+    shown = ", ".join(f"{names[str(name)]} {loss:.3f}" for name, loss in table["loss"].items())
+    return f"loss on the validation rows: {shown}"
+
+
+def _comparison_json(result: Result) -> dict[str, Any] | None:
+    return None if result.comparison is None else result.comparison.to_dict(orient="index")

@@ -19,6 +19,7 @@ from fedkin.errors import InputError
 from fedkin.messages import suggestion
 from fedkin.methods.bilevel.hypergradient import SOLVERS as KNOWN_SOLVERS
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
+from fedkin.methods.settings import LARGEST_SEED
 from fedkin.models.named import MODELS as KNOWN_MODELS
 
 METHODS = KNOWN_METHODS.names()
@@ -98,7 +99,10 @@ DataOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, help="The same seed gives the same data and result.")
+    int,
+    typer.Option(
+        "--seed", min=0, max=LARGEST_SEED, help="The same seed gives the same data and result."
+    ),
 ]
 STEPS = typer.Option("--steps", min=1, help="The largest number of outer steps of a run.")
 SYNCHRONIZATIONS = typer.Option(
@@ -184,6 +188,17 @@ TestFractionOption = Annotated[
     typer.Option(
         "--test-fraction",
         help="The share of the target node's rows to hold out for testing; default: none.",
+        rich_help_panel=JUDGE_PANEL,
+    ),
+]
+
+
+MinimumRowsOption = Annotated[
+    int,
+    typer.Option(
+        "--minimum-rows",
+        min=1,
+        help="Refuse a node with fewer rows than this.",
         rich_help_panel=JUDGE_PANEL,
     ),
 ]

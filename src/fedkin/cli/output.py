@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +16,11 @@ JsonOption = Annotated[
     typer.Option("--json", help="Print one JSON object on stdout; everything else goes to stderr."),
 ]
 """The `--json` switch that every command has."""
+
+
+class StoppedByUserError(Exception):
+    """The user pressed Ctrl-C; the message says what was kept and how to continue."""
+
 
 results = Console(highlight=False, soft_wrap=False)
 """For what the user asked for."""
@@ -66,8 +71,12 @@ def weight_bars(
     *,
     similar: Mapping[str, bool] | None = None,
     rows: Mapping[str, int] | None = None,
+    at_cap: Collection[str] = (),
 ) -> Table:
-    """Draw the weight of each node as a bar, with its group and its number of rows where they are known."""
+    """Draw the weight of each node as a bar, with its group and its number of rows where they are known.
+
+    Nodes at the cap are marked.
+    """
     table = Table(box=None, padding=(0, 1), show_header=False)
     longest = max(max(weights.values()), 1e-12)
     for name, weight in weights.items():
@@ -77,5 +86,6 @@ def weight_bars(
         known = [] if alike is None else [Text("similar" if alike else "dissimilar", style="dim")]
         if rows is not None:
             known.append(Text(f"{rows[name]} rows", style="dim", justify="right"))
-        table.add_row(Text(name), *known, f"{weight:.3f}", Text(bar, style=color))
+        capped = " at the cap" if name in at_cap else ""
+        table.add_row(Text(name), *known, f"{weight:.3f}", Text(bar + capped, style=color))
     return table

@@ -1,11 +1,12 @@
 """How a command-line program of this project starts and ends."""
 
+import re
 import sys
 from typing import Any
 
 import typer
 
-from fedkin.cli.output import notes
+from fedkin.cli.output import StoppedByUserError, notes
 from fedkin.compilation import keep_compiled_code
 from fedkin.data.cache import user_cache_directory
 from fedkin.errors import FedkinError
@@ -23,11 +24,28 @@ def run_program(app: typer.Typer) -> None:
     except FedkinError as error:
         fail(str(error))
     except CommandLineError as error:
-        fail(error.format_message())
+        fail(without_repetition(error.format_message()))
+    except StoppedByUserError as stop:
+        fail(f"interrupted: {stop}", status=INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
-        fail("interrupted", status=130)
+        fail("interrupted: nothing was written", status=INTERRUPTED)
     else:
+        if status == INTERRUPTED:  # what Typer makes of Ctrl-C
+            fail("interrupted: nothing was written", status=INTERRUPTED)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ended, as shells expect it."""
+
+
+def without_repetition(message: str) -> str:
+    """Leave out a hint that the parser and the program of commands both give.
+
+    >>> without_repetition("No such command 'fitt'. Did you mean 'fit'? Did you mean 'fit'?")
+    "No such command 'fitt'. Did you mean 'fit'?"
+    """
+    return re.sub(r"(Did you mean [^?]*\?)(\s+\1)+", r"\1", message)
 
 
 def fail(message: str, status: int = 2) -> None:

@@ -7,6 +7,7 @@ import typer
 
 from fedkin.cli.output import JsonOption, notes, print_json, results
 from fedkin.errors import InputError
+from fedkin.training.result_directory import ADVICE
 
 if TYPE_CHECKING:
     from fedkin.report.reading import Record
@@ -27,7 +28,24 @@ def report(
     # The libraries that draw take a second to load: only this command pays for them.
     from fedkin.report.reading import read_record
 
+    if (directory / ADVICE).is_file():
+        _show_advice(directory, out, json=json)
+        return
     show_report(read_record(directory), out or directory, json=json)
+
+
+def _show_advice(directory: Path, out: Path | None, *, json: bool) -> None:
+    from fedkin.report.advice_page import write_advice_page
+
+    if out is not None:
+        raise InputError("the report of an advice goes into its own directory: leave --out out")
+    page = write_advice_page(directory)
+    if json:
+        files: list[str] = []
+        answer = {"report": str(page), "files": files, "finished": 1, "missing": []}
+        print_json(answer, schema="report/1")
+    else:
+        results.print(f"page:  {page}", markup=False, soft_wrap=True)
 
 
 def show_report(record: "Record", target: Path, *, json: bool) -> None:

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from fedkin.cli.output import notes, print_json, print_result
+from fedkin.cli.output import StoppedByUserError, notes, print_json, print_result
 from fedkin.cli.progress import StudyDisplay
 from fedkin.errors import InputError
 from fedkin.studies.config import StudyConfig
+from fedkin.studies.store import count_finished
 from fedkin.studies.store import results as read_results
 from fedkin.studies.study import StudyOutcome, carry_out
 
@@ -15,11 +16,21 @@ def run_study(
     study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
 ) -> None:
     """Carry out a study with a progress display, and end with its report."""
-    with StudyDisplay(notes) as display:
-        outcome = carry_out(
-            study, out, resume=resume, jobs=jobs, display=display, data_directory=data
-        )
+    try:
+        with StudyDisplay(notes) as display:
+            outcome = carry_out(
+                study, out, resume=resume, jobs=jobs, display=display, data_directory=data
+            )
+    except KeyboardInterrupt:
+        raise StoppedByUserError(what_was_kept(out)) from None
     show_outcome(outcome, out, json)
+
+
+def what_was_kept(out: Path) -> str:
+    """Say, after Ctrl-C, which runs are finished and how to continue."""
+    finished = count_finished(out)
+    runs = "1 finished run is" if finished == 1 else f"{finished} finished runs are"
+    return f"{runs} kept in {out}; continue with the same command and --resume"
 
 
 def show_outcome(outcome: StudyOutcome, out: Path, json: bool) -> None:

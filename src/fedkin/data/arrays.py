@@ -5,9 +5,17 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 
+from fedkin.data.frames import as_plain_array, check_has_columns, common_columns, in_order
 from fedkin.errors import InputError
 from fedkin.types import LearningTask, Points
+
+LARGEST_INPUT = 1e6
+"""Inputs are to be standardized; with larger ones float32 has no digits left for the weights."""
+
+FEWEST_ROWS = 10
+"""The fewest rows that a node needs by default: fewer say next to nothing, and would reveal single ones."""
 
 
 class CheckedArrays(NamedTuple):
@@ -19,6 +27,8 @@ class CheckedArrays(NamedTuple):
     test: Points | None
     classes: np.ndarray | None
     """The label that each number stands for; None for regression."""
+    columns: tuple[str, ...] | None
+    """The names of the features, where the inputs are DataFrames."""
 
 
 def check_arrays(
@@ -28,11 +38,16 @@ def check_arrays(
     *,
     task: LearningTask,
     classes: int | Sequence[Any] | None = None,
+    minimum_rows: int = 1,
+    judge: str = "the validation data",
 ) -> CheckedArrays:
     """Check every array, with a message of its own for each problem, and number the classes.
 
+    DataFrames are matched by the names of their columns, in the order of the first node's.
+
     >>> nodes = {"zurich": ([[1.0], [2.0]], ["no", "yes"]), "basel": ([[3.0]], ["yes"])}
-    >>> checked = check_arrays(nodes, ([[4.0]], ["no"]), None, task="classification")
+    >>> owner = ([[4.0], [0.0]], ["no", "yes"])
+    >>> checked = check_arrays(nodes, owner, None, task="classification")
     >>> checked.names, checked.classes.tolist(), checked.nodes[0].labels.tolist()
     (('zurich', 'basel'), ['no', 'yes'], [0, 1])
 
@@ -43,20 +58,28 @@ def check_arrays(
         task: Whether labels are classes or numbers.
         classes: All labels that may occur, or their number if they are 0, 1, …; by default the labels
             that do occur.
+        minimum_rows: The fewest rows that a node may have.
+        judge: What messages call the owner's data.
     """
     named = name_nodes(nodes)
     parts = {describe_node(name): points for name, points in named.items()}
-    parts["the validation data"] = validation
+    parts[judge] = validation
     if test is not None:
         parts["the test data"] = test
+    parts, columns = _match_columns(parts)
     points, known = check_parts(parts, task=task, classes=classes)
     count = len(named)
+    for name, node in zip(named, points[:count], strict=True):
+        check_enough_rows(len(node.labels), describe_node(name), minimum_rows)
+    if known is not None:
+        _check_several_classes(points[count].labels, known, judge)
     return CheckedArrays(
         tuple(named),
         points[:count],
         points[count],
         points[count + 1] if test is not None else None,
         known,
+        columns,
     )
 
 
@@ -90,6 +113,7 @@ def check_parts(
         The points, ready for training, and the label that each number stands for.
     """
     owners = list(parts)
+    parts = _match_columns(parts)[0]
     pairs = [_pair(points, owner) for owner, points in parts.items()]
     inputs = _check_inputs([pair.inputs for pair in pairs], owners)
     raw_labels = [pair.labels for pair in pairs]
@@ -101,9 +125,48 @@ def check_parts(
     return [Points(*pair) for pair in zip(inputs, labels, strict=True)], known
 
 
-def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:
-    """Return the inputs as an array, if a model trained on points of this shape can use them."""
-    array = _to_float(_as_array(inputs, "the input"), "the input")
+def _match_columns(
+    parts: Mapping[str, Any],
+) -> tuple[dict[str, tuple[Any, Any]], tuple[str, ...] | None]:
+    """Return everybody's (X, y) with columns in one order, and their names where these are known."""
+    for owner, points in parts.items():
+        _check_is_pair(points, owner)
+    columns = common_columns([points[0] for points in parts.values()], list(parts))
+    return {
+        owner: (in_order(points[0], columns), points[1]) for owner, points in parts.items()
+    }, columns
+
+
+def check_enough_rows(rows: int, owner: str, minimum_rows: int) -> None:
+    """Refuse a node whose rows are too few to learn from."""
+    if rows < minimum_rows:
+        raise InputError(
+            f"{owner} has {rows} {'row' if rows == 1 else 'rows'}, fewer than the {minimum_rows} that a node "
+            "needs; leave it out, join it with another, or lower the minimum (minimum_rows, --minimum-rows)"
+        )
+
+
+def check_several_nodes(nodes: int) -> None:
+    """Refuse to learn the weight of a single node: it is 1 whatever the data are."""
+    if nodes < 2:
+        raise InputError(
+            "there is only one node, so its weight is 1 whatever the data are; give at least two "
+            "(one --node for each), or choose the method fedavg to train on it"
+        )
+
+
+def check_inputs_like(
+    inputs: Any, point_shape: tuple[int, ...], columns: Sequence[str] | None = None
+) -> np.ndarray:
+    """Return the inputs as an array, if a model trained on points of this shape can use them.
+
+    Args:
+        inputs: An array, or a DataFrame.
+        point_shape: The shape of one point.
+        columns: The names of the features, to find them in a DataFrame.
+    """
+    check_has_columns(inputs, columns)
+    array = _to_float(_as_array(in_order(inputs, columns), "the input"), "the input")
     if array.shape[1:] != point_shape:
         raise InputError(
             f"the model was trained on points of shape {point_shape}, "
@@ -112,10 +175,13 @@ def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _pair(points: Any, owner: str) -> Points:
+def _check_is_pair(points: Any, owner: str) -> None:
     if not isinstance(points, (tuple, list)) or len(points) != 2:
         raise InputError(f"{owner}: expected a pair (X, y), got {type(points).__name__}")
-    inputs, labels = _as_array(points[0], owner), np.asarray(points[1])
+
+
+def _pair(points: tuple[Any, Any], owner: str) -> Points:
+    inputs, labels = _as_array(points[0], owner), _label_array(points[1], owner)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
@@ -129,8 +195,21 @@ def _pair(points: Any, owner: str) -> Points:
     return Points(inputs, labels)
 
 
+def _label_array(labels: Any, owner: str) -> np.ndarray:
+    array = np.asarray(labels)
+    if array.dtype == object:
+        missing = np.asarray(pd.isna(array))
+        if missing.any():
+            raise InputError(
+                f"{owner}: {int(missing.sum())} of {missing.size} labels are missing; leave these points out"
+            )
+        if all(isinstance(label, (int, np.integer)) for label in array.ravel().tolist()):
+            return array.astype(np.int64)
+    return array
+
+
 def _as_array(inputs: Any, owner: str) -> np.ndarray:
-    array = np.asarray(inputs)
+    array = as_plain_array(inputs, owner)
     if array.ndim < 2:
         raise InputError(
             f"{owner}: the points must be rows of features or images, not an array of shape {array.shape}"
@@ -166,11 +245,17 @@ def _to_float(array: np.ndarray, owner: str) -> np.ndarray:
         return array
     with np.errstate(over="ignore"):
         converted = array.astype(jax.dtypes.canonicalize_dtype(float))
-    bad = np.atleast_1d(~np.isfinite(converted).reshape(len(array), -1).all(axis=1))
+    bad = np.atleast_1d(~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim))))
     if bad.any():
         raise InputError(
             f"{owner} has NaN or infinite values in {int(bad.sum())} of {len(bad)} points (first: "
             f"point {int(bad.argmax())}): fill them in or leave these points out"
+        )
+    largest = float(np.abs(converted).max(initial=0.0))
+    if largest > LARGEST_INPUT:
+        raise InputError(
+            f"{owner} has values as large as {largest:.3g}; standardize the features first (subtract "
+            "the mean, divide by the standard deviation, the same for all)"
         )
     return converted
 
@@ -195,7 +280,8 @@ def _encode(
     if classes is None:
         known = np.unique(np.concatenate(labels))
     else:
-        known = np.arange(classes) if isinstance(classes, int) else np.unique(np.asarray(classes))
+        counted = isinstance(classes, (int, np.integer))
+        known = np.arange(classes) if counted else np.unique(np.asarray(classes))
     if len(known) < 2 or len(np.unique(np.concatenate(labels))) < 2:
         raise InputError(
             "all labels are the same: there is only a single class and nothing to learn"
@@ -210,6 +296,14 @@ def _encode(
             )
         encoded.append(np.searchsorted(known, own).astype(np.int32))
     return encoded, known
+
+
+def _check_several_classes(labels: np.ndarray, known: np.ndarray, judge: str) -> None:
+    if len(np.unique(labels)) == 1:
+        raise InputError(
+            f"{judge} have only the class '{known[labels[0]]}', so they cannot evaluate a "
+            "model; add points of another class"
+        )
 
 
 def _discrete(labels: np.ndarray, owner: str) -> np.ndarray:

@@ -4,6 +4,7 @@ A cell is a number, a text or missing. A column is numeric if all its cells are 
 Otherwise it is text.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -49,6 +50,21 @@ def number(cell: str) -> float | None:
         return None if "_" in cell else float(cell)
     except ValueError:
         return None
+
+
+DATE = re.compile(
+    r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
+    r"|\d{1,2}[-. ]?[A-Za-z]{3,9}\.?[-, ]{1,2}\d{4})([T ]\d{1,2}:\d{2}.*)?"
+)
+
+
+def is_date(cell: str) -> bool:
+    """Tell whether a text is a date, with or without a time, in one of the usual spellings.
+
+    >>> [is_date(cell) for cell in ("2024-03-01", "1.3.2024 08:15", "03/01/24", "1 March 2024", "1.3", "f")]
+    [True, True, True, True, False, False]
+    """
+    return DATE.fullmatch(cell) is not None
 
 
 def is_numeric(column: Column) -> bool:

@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from fedkin.data.columns import as_text, is_numeric, missing_cells
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.messages import shorten
+from fedkin.types import LearningTask
 
 COMPARISONS = {
     ">=": operator.ge,
@@ -17,6 +18,23 @@ COMPARISONS = {
     ">": operator.gt,
     "<": operator.lt,
 }
+
+
+def prepare_label(
+    table: Table,
+    label: str,
+    task: LearningTask,
+    positive: str | None,
+    missing_codes: Mapping[str, float],
+) -> Table:
+    """Replace missing codes, leave out rows without a label, and turn the label into yes or no if asked.
+
+    Every table of a federation goes through this: those of `fedkin fit`, and those of nodes elsewhere.
+    """
+    if positive is not None and task == "regression":
+        raise InputError("--positive makes classes of the label: leave it out for regression")
+    labeled = keep_labeled(table.with_missing_codes(missing_codes), label)
+    return labeled if positive is None else binary_label(labeled, label, positive)
 
 
 def keep_labeled(table: Table, label: str) -> Table:

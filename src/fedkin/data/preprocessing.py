@@ -96,6 +96,17 @@ class Preprocessing(Frozen):
                 names.append(f"{column.name} missing or other")
         return names
 
+    @property
+    def described_columns(self) -> str:
+        """The columns used, and the categories of those that are not numbers."""
+        return ", ".join(
+            shorten(column.name)
+            if isinstance(column, NumericColumn)
+            else f"{shorten(column.name)} ({' '.join(map(shorten, column.categories[:6]))}"
+            + (f" and {len(column.categories) - 6} more)" if len(column.categories) > 6 else ")")
+            for column in self.columns
+        )
+
     def save(self, path: Path) -> None:
         """Write the preprocessing as JSON."""
         path.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from fedkin.data.columns import (
     as_text,
     categories_in_order,
     first_text,
+    is_date,
     is_numeric,
     missing_cells,
     mostly_numbers,
@@ -26,6 +27,12 @@ from fedkin.types import LearningTask
 
 MOST_CATEGORIES = 100
 """A text column with more categories probably identifies people, so a node does not report it."""
+
+FEWEST_IDENTIFYING = 5
+"""This many different texts, or more, may identify rows, however few rows there are."""
+
+IDENTIFYING_SHARE = 0.7
+"""They do where more than this share of the cells are different: nobody else has the same."""
 
 
 class Frozen(BaseModel):
@@ -101,12 +108,30 @@ def _summarize_column(table: Table, name: str, categorical: bool) -> ColumnSumma
             f"(--drop {shorten(name)}); if it contains numbers, write 3.5, not 3,5"
         )
     present = ~missing_cells(values)
+    _refuse_identifying(table, name, categories, int(present.sum()))
     example = first_text(values)
     return TextSummary(
         count=int(present.sum()),
         categories=tuple(categories),
         example=values[example] if example is not None else (categories or [""])[0],
     )
+
+
+def _refuse_identifying(table: Table, name: str, categories: list[str], cells: int) -> None:
+    """Refuse a text column that would tell other nodes who somebody is, or when something happened."""
+    if any(is_date(category) for category in categories):
+        dated = next(category for category in categories if is_date(category))
+        raise InputError(
+            f"{table.owner}: column '{shorten(name)}' holds dates, such as '{shorten(dated)}', which would "
+            f"leave the node as categories; leave it out (--drop {shorten(name)}), or replace it by a "
+            "number, such as an age in years"
+        )
+    if len(categories) >= FEWEST_IDENTIFYING and len(categories) > IDENTIFYING_SHARE * cells:
+        raise InputError(
+            f"{table.owner}: column '{shorten(name)}' has {len(categories)} different texts in {cells} rows, "
+            "so it identifies them, and its texts would leave the node; leave it out "
+            f"(--drop {shorten(name)}), or group its values"
+        )
 
 
 def _summarize_numbers(values: Column) -> NumericSummary:

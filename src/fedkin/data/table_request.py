@@ -1,15 +1,17 @@
 """From the names of files to the tables of a federation."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fedkin.data.labels import binary_label, keep_labeled, split_rows
+from fedkin.data.arrays import FEWEST_ROWS, check_enough_rows
+from fedkin.data.columns import missing_cells
+from fedkin.data.labels import prepare_label, split_rows
 from fedkin.data.sites import split_table
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
-from fedkin.messages import did_you_mean
+from fedkin.messages import did_you_mean, listing
 from fedkin.types import LearningTask
 
 
@@ -31,6 +33,9 @@ class TableRequest:
     missing_codes: Mapping[str, float]
     table_format: TableFormat
     seed: int
+    minimum_rows: int = FEWEST_ROWS
+    whole_owner: bool = False
+    """Whether all rows of the target node are the owner's, but for test rows; it is then no node."""
     table: Path | None = None
     """One table of all sites."""
     site: str | None = None
@@ -63,6 +68,9 @@ def gather(request: TableRequest) -> GatheredTables:
         _check_rule_divides(request, [*nodes.values(), *judges.values()])
     if request.target_node is not None:
         nodes, judges = _hold_out(request, nodes, judges)
+    for table in nodes.values():
+        check_enough_rows(table.rows, table.owner, request.minimum_rows)
+    _note_empty_columns(nodes.values(), notes)
     return GatheredTables(nodes, judges["validation"], judges.get("test"), notes)
 
 
@@ -162,6 +170,11 @@ def parse_nodes(written: Sequence[str]) -> dict[str, Path]:
 
 def _check_judges(request: TableRequest) -> None:
     if request.target_node is None:
+        if request.validation is None and request.whole_owner:
+            raise InputError(
+                "whose question is it? give the owner's own rows (--own FILE), or name the node that is "
+                "the owner (--target-node NAME)"
+            )
         if request.validation is None:
             raise InputError(
                 "there is nothing to judge the nodes by; give the center's own data (--validation "
@@ -174,7 +187,8 @@ def _check_judges(request: TableRequest) -> None:
             if value is not None:
                 raise InputError(f"{option} needs --target-node NAME: the node to hold rows out of")
     elif request.validation is not None:
-        raise InputError("give either --validation or --target-node, not both")
+        own = "--own" if request.whole_owner else "--validation"
+        raise InputError(f"give either {own} or --target-node, not both")
     elif request.test is not None and request.test_fraction is not None:
         raise InputError("give either --test or --test-fraction, not both")
 
@@ -217,18 +231,26 @@ def _check_options_name_columns(request: TableRequest, tables: Collection[Table]
 
 
 def _prepare_label(table: Table, request: TableRequest, notes: list[str]) -> Table:
-    table = table.with_missing_codes(request.missing_codes)
-    labeled = keep_labeled(table, request.label)
-    if labeled.rows < table.rows:
+    prepared = prepare_label(
+        table, request.label, request.task, request.positive, request.missing_codes
+    )
+    if prepared.rows < table.rows:
         notes.append(
-            f"{table.owner}: {table.rows - labeled.rows} of {table.rows} rows have no "
+            f"{table.owner}: {table.rows - prepared.rows} of {table.rows} rows have no "
             f"'{request.label}' and are left out"
         )
-    if request.positive is None:
-        return labeled
-    if request.task == "regression":
-        raise InputError("--positive makes classes of the label: leave it out for regression")
-    return binary_label(labeled, request.label, request.positive)
+    return prepared
+
+
+def _note_empty_columns(nodes: Iterable[Table], notes: list[str]) -> None:
+    """Say which columns a node has by name only: the model learns nothing about them there."""
+    for table in nodes:
+        empty = [name for name, values in table.columns.items() if missing_cells(values).all()]
+        if empty:
+            notes.append(
+                f"{table.owner} has no value in {listing(empty)}: treated as missing in every row there "
+                f"(--drop {','.join(empty)} leaves {'it' if len(empty) == 1 else 'them'} out everywhere)"
+            )
 
 
 def _check_rule_divides(request: TableRequest, tables: Collection[Table]) -> None:
@@ -247,6 +269,8 @@ def _hold_out(
     name = request.target_node or ""
     if name not in nodes:
         raise InputError(f"--target-node: there is no node '{name}'{did_you_mean(name, nodes)}")
+    if request.whole_owner:
+        return _set_owner_apart(request, nodes, judges)
     fractions = [0.3 if request.validation_fraction is None else request.validation_fraction]
     if request.test_fraction is not None:
         fractions.append(request.test_fraction)
@@ -260,3 +284,22 @@ def _hold_out(
     kinds = ["validation", "test"]
     made = dict(zip(kinds, held_out[:-1], strict=False))
     return {**nodes, name: held_out[-1]}, {**judges, **made}
+
+
+def _set_owner_apart(
+    request: TableRequest, nodes: Mapping[str, Table], judges: Mapping[str, Table]
+) -> tuple[dict[str, Table], dict[str, Table]]:
+    """Make the target node the owner: its rows are nobody else's."""
+    name = request.target_node or ""
+    owner = nodes[name]
+    others = {other: table for other, table in nodes.items() if other != name}
+    if request.test_fraction is None:
+        return others, {**judges, "validation": owner}
+    test, rest = split_rows(
+        owner,
+        request.label,
+        [request.test_fraction],
+        request.seed,
+        stratify=request.task == "classification",
+    )
+    return others, {**judges, "validation": rest, "test": test}

@@ -108,6 +108,18 @@ class Center:
         """How many points D_0 has."""
         return len(self._labels)
 
+    @property
+    def rows(self) -> Points:
+        """D_0: the prepared inputs and the labels."""
+        return Points(np.asarray(self._inputs), self._labels)
+
+    @property
+    def loss_unit(self) -> float:
+        """What one row's loss is measured in: 1 for classes, the variance of the labels for numbers."""
+        if self.objective.model.task == "classification":
+            return 1.0
+        return float(np.var(self._labels)) or 1.0
+
     def loss_and_gradient(self, theta: Vector) -> tuple[float, Vector]:
         """Return L_0(θ) and ∇L_0(θ)."""
         loss, gradient = _loss_and_gradient(self.objective, theta, self.data)
@@ -166,6 +178,8 @@ def evaluate_in_chunks(
     objective: Objective, theta: Vector, inputs: np.ndarray, statistics: Statistics
 ) -> np.ndarray:
     """Return the model's outputs for any number of prepared points, with fixed statistics."""
+    if len(inputs) == 0:
+        return np.zeros((0, *objective.output_shape()), jnp.result_type(float))
     outputs = []
     for begin in range(0, len(inputs), EVALUATION_CHUNK):
         chunk = np.asarray(inputs[begin : begin + EVALUATION_CHUNK])

@@ -20,7 +20,7 @@ from pydantic import (
 
 from fedkin.data import option_text
 from fedkin.data.federated import Target
-from fedkin.data.labels import binary_label, keep_labeled
+from fedkin.data.labels import prepare_label
 from fedkin.data.scenarios import has_paper_scenario
 from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
@@ -72,9 +72,8 @@ class TableDescription(BaseModel):
         """Read a table and prepare its label; rows without a label are left out."""
         assert self.label is not None
         table_format = TableFormat(self.separator, self.header, self.columns, self.drop)
-        table = read_table(path, owner, table_format).with_missing_codes(self.missing)
-        table = keep_labeled(table, self.label)
-        return table if self.positive is None else binary_label(table, self.label, self.positive)
+        table = read_table(path, owner, table_format)
+        return prepare_label(table, self.label, self.task, self.positive, self.missing)
 
     def summarize(self, table: Table) -> TableSummary:
         """Return the summary of a table: counts, means, categories, but no row."""

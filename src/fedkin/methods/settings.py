@@ -107,6 +107,18 @@ def _share(name: str, value: Any) -> float:
     return number
 
 
+LARGEST_SEED = 2**32 - 1
+"""Random numbers are drawn from 32 bits of the seed: a larger one would repeat a smaller one."""
+
+
+def check_seed(seed: Any) -> int:
+    """Return a seed as a plain integer."""
+    seed = whole_number("seed", seed, least=0)
+    if seed > LARGEST_SEED:
+        raise InputError(f"seed must be at most {LARGEST_SEED} (2^32 - 1), not {seed}")
+    return seed
+
+
 def whole_number(name: str, value: Any, least: int = 1) -> int:
     """Return a setting that counts something, as a plain integer."""
     is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

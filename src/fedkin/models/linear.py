@@ -1,5 +1,6 @@
 """Convex models: multinomial logistic regression and ridge regression."""
 
+import math
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ class _Linear:
 
     def prepare(self, inputs: Array) -> Array:
         """Flatten each point to a row of features."""
-        return inputs.reshape(len(inputs), -1)
+        return inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
 
     def apply(
         self,

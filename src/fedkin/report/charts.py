@@ -96,14 +96,15 @@ def _frame(bands: Sequence[Band], x_high: float, x_low: float = 0.0) -> Frame:
     return Frame(x_low, x_high or 1.0, max(low - margin, 0.0) if low >= 0 else low, high + margin)
 
 
-def _svg(name: str, *children: Any, height: int = HEIGHT, **attributes: Any) -> Markup:
+def svg(name: str, *children: Any, height: int = HEIGHT, **attributes: Any) -> Markup:
+    """Return a drawing that fills the width of its place."""
     box = f"0 0 {WIDTH} {height}"
     return element("svg", *children, viewBox=box, role="img", aria_label=name, **attributes)
 
 
 def _hoverable(name: str, frame: Frame, x_title: str, *children: Any) -> Markup:
     """Return a chart whose values the script shows, for pointer and keyboard."""
-    return _svg(
+    return svg(
         name,
         *children,
         class_="chart hover",
@@ -225,7 +226,7 @@ def bar_chart(name: str, final: FinalWeights) -> Markup:
         )
     equal = start + (end - start) / len(final.names) / longest
     parts.append(element("line", x1=equal, x2=equal, y1=0, y2=height, class_="reference"))
-    return _svg(name, *parts, height=height, class_="chart")
+    return svg(name, *parts, height=height, class_="chart")
 
 
 def _whisker(
@@ -262,7 +263,7 @@ def share_chart(name: str, rows: Sequence[tuple[str, float, float]]) -> Markup:
             element("line", x1=mark, x2=mark, y1=top + 14, y2=top + 31, class_="reference"),
             element("text", f"{share:.1%}", x=WIDTH, y=top + 27, class_="end number"),
         ]
-    return _svg(name, *parts, height=row * len(rows) + 4, class_="chart")
+    return svg(name, *parts, height=row * len(rows) + 4, class_="chart")
 
 
 def dot_chart(
@@ -324,4 +325,4 @@ def dot_chart(
         parts.append(element("circle", cx=x(mean), cy=y, r=6, class_=f"dot {color}", **numbers))
     middle = (start + end) / 2
     parts.append(element("text", x_title, x=middle, y=height - 4, class_="middle axis-title"))
-    return _svg(name, *parts, height=height, class_="chart")
+    return svg(name, *parts, height=height, class_="chart")

@@ -123,6 +123,8 @@ def interval_words(*seeds: int) -> str:
 def score_column(record: Record) -> str:
     """Return the history's column that curves show."""
     columns = record.runs[0].history.columns
+    if record.kind == "fit":  # an accuracy on few rows is flat, and says little
+        return "validation_loss"
     return next(name for name in SCORES if name in columns)
 
 

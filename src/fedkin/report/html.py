@@ -70,8 +70,8 @@ def write_page(record: Record, path: Path) -> Path:
 
 def render(record: Record) -> str:
     """Return the page."""
-    script = _asset("report.js")
-    style = f"{_asset('report.css')}\n{palette(map(record.appearance, record.labels))}"
+    script = asset("report.js")
+    style = f"{asset('report.css')}\n{palette(map(record.appearance, record.labels))}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     if record.kind == "map":
         return _render_map(record, script, digest, style)
@@ -79,7 +79,7 @@ def render(record: Record) -> str:
     chapters = _chapters(record)
     table = tables.summary(record)
     return (
-        _environment()
+        environment()
         .get_template("report.html")
         .render(
             record=record,
@@ -115,7 +115,7 @@ def render(record: Record) -> str:
 def _render_map(record: Record, script: str, digest: str, style: str) -> str:
     """Return the page of a map: everyone's question, and what a reader should know about it."""
     return (
-        _environment()
+        environment()
         .get_template("map.html")
         .render(
             record=record,
@@ -133,7 +133,8 @@ def _render_map(record: Record, script: str, digest: str, style: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the environment of the page templates."""
     environment = Environment(
         loader=PackageLoader("fedkin.report"),
         autoescape=True,
@@ -148,13 +149,17 @@ def _environment() -> Environment:
         "summary_entry": summary_entry,
         "setting": lambda setting: scenario_title(setting).removeprefix("setting "),
         "known": lambda value: not np.isnan(value),
+        "gain": lambda value: (f"{value:+.3f}" if abs(value) < 100 else f"{value:+.3g}").replace(
+            "-", "−"
+        ),
         "base": lambda path: Path(path).name,
         "number": lambda value, digits=0: f"{value:,.{digits}f}".replace(",", "\u202f"),
     }
     return environment
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return a file that is part of the package."""
     file = resources.files("fedkin.report").joinpath("templates", name)
     return file.read_text(encoding="utf-8").strip()
 

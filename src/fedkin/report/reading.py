@@ -117,6 +117,8 @@ class Record:
     """The study as requested, or what is known about a fit."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The scores of a fit, by the table that they were measured on."""
+    comparison: list[dict[str, Any]] = field(default_factory=list)
+    """What the learned weights of a fit had to beat: losses on the validation rows."""
     paper: PaperTable | None = None
     """Published results to be shown next to the record's own."""
 
@@ -370,6 +372,7 @@ def _read_fit(directory: Path) -> Record:
             saved = json.loads(archive.read("result.json"))
         method, outcome = saved["method"], {key: saved[key] for key in ("stopped", "warnings")}
         request = {"method": method, "model": saved["model"], "classes": saved["classes"]}
+        comparison = saved.get("comparison") or []
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         what = f"{error.filename} is missing" if isinstance(error, FileNotFoundError) else error
         raise InputError(
@@ -388,4 +391,4 @@ def _read_fit(directory: Path) -> Record:
         data={"names": list(rows), "points": list(rows.values())},
         label=method_title(method),
     )
-    return Record(directory, "fit", [run], request=request, metrics=metrics)
+    return Record(directory, "fit", [run], request=request, metrics=metrics, comparison=comparison)

@@ -26,6 +26,7 @@ from fedkin.errors import InputError
 from fedkin.messages import suggestion
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
+from fedkin.methods.settings import LARGEST_SEED
 from fedkin.models.named import MODELS
 from fedkin.studies.partition_config import (
     SETTING_FIELDS,
@@ -81,7 +82,7 @@ class RunConfig(BaseModel):
     """How the data set is divided among nodes who all are owners; None for a setting."""
     target: StudyTarget = "minority"
     method: MethodName = "bilevel"
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
     model: ModelName = "cnn"
     synchronizations: PositiveInt | None = 800
     """The budget; no outer step begins that would probably exceed it."""
@@ -172,7 +173,7 @@ class StudyConfig(PartitionFields, BaseModel):
     setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
     target: Annotated[list[StudyTarget], OneOrMore] = ["minority"]
     method: Annotated[list[MethodName], OneOrMore] = list(PAPER_METHODS)
-    seed: Annotated[list[Annotated[int, Field(ge=0)]], OneOrMore] = [0]
+    seed: Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]], OneOrMore] = [0]
     model: ModelName = "cnn"
     synchronizations: PositiveInt | None = 800
     points: PositiveInt | None = None
@@ -321,8 +322,12 @@ def load_study(path: Path) -> StudyConfig:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a directory; name a study's TOML file in it") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"cannot read {path}: it is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from error
     return check_study(content, str(path))

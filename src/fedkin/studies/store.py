@@ -127,6 +127,11 @@ def read_finished(path: Path) -> dict[str, Any] | None:
     return outcome if whole else None
 
 
+def count_finished(directory: Path) -> int:
+    """Return how many runs of a study are finished."""
+    return sum(1 for _ in Store(directory).runs.glob("*/finished.json"))
+
+
 class Store:
     """The results of a study."""
 

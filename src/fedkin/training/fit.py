@@ -1,24 +1,33 @@
 """`fedkin.fit`: from arrays to weights and a model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedkin.data.arrays import check_arrays
+from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes
 from fedkin.errors import InputError
 from fedkin.events import OnEvent
 from fedkin.methods.base import Keep, Method, PresetName
 from fedkin.methods.bilevel.hypergradient import AdjointSolver
-from fedkin.methods.bilevel.method import OuterName
+from fedkin.methods.bilevel.method import Bilevel, OuterName
+from fedkin.methods.bilevel.prior import PriorName, prior_weights
 from fedkin.methods.bilevel.theory import TheoryBilevel
 from fedkin.methods.registry import make_method
-from fedkin.methods.settings import whole_number
+from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models import named
+from fedkin.training.alone import coefficients, parameters
+from fedkin.training.alone import recalibrate as fit_outputs
+from fedkin.training.comparison import compare, own_rows
+from fedkin.training.comparison import warning as beaten_by_alone
 from fedkin.training.history import to_row
-from fedkin.training.problem import Problem, TrainedRun, simulation
+from fedkin.training.problem import Problem, TrainedRun, refit_key, simulation
+from fedkin.training.refit import can_refit, owner_share
+from fedkin.training.refit import refit as train_again
 from fedkin.training.result import Result
 from fedkin.training.runner import Budget, Evaluation
 from fedkin.types import LearningTask
@@ -37,6 +46,10 @@ def fit(
     task: LearningTask | None = None,
     l2: float | None = None,
     batch_size: int = 50,
+    minimum_rows: int = FEWEST_ROWS,
+    prior: PriorName | None = None,
+    refit: bool | None = False,
+    recalibrate: bool = False,
     steps: int | None = None,
     synchronizations: int | None = None,
     ask_all: bool | None = None,
@@ -85,7 +98,8 @@ def fit(
 
     Args:
         nodes: (X, y) of each node: a dict by name, or a list. X are rows of features or images
-            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression).
+            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression). DataFrames are
+            matched by the names of their columns.
         validation: (X, y) of the owner: the data that the model should do well on.
         model: `logistic`, `ridge`, `mlp`, for images also `cnn` (the paper's small network), `cnn-fedavg`
             and `resnet`; a Flax module, linen or nnx; or any object with `init(key, X)` and
@@ -103,6 +117,14 @@ def fit(
         task: `classification` or `regression`, for a model of your own; otherwise the model tells.
         l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for the networks of images).
         batch_size: The number of points in a mini-batch.
+        minimum_rows: The fewest points that a node may have; one with fewer is refused.
+        prior: Draw the weights toward shares of all rows (`size`) or `equal` ones: they leave these only as
+            far as the validation data demand. For linear models.
+        refit: Whether the validation data join as a node once the weights are chosen, for a better final
+            model. Scores in the history are of before, and so is `Result.before`. For linear models; None
+            does so where it is possible.
+        recalibrate: Whether the final model's outputs are fitted to the validation data by a shift and a
+            scale, for better probabilities. For linear models.
         steps: The largest number of outer steps (default: 50; 200 where a step is one exchange; with preset
             `paper` 20; no limit where `synchronizations` is given).
         synchronizations: Begin no outer step that would probably need more than these in all.
@@ -177,7 +199,7 @@ def fit(
         "personal_steps": personal_steps,
         **further,
     }
-    seed = whole_number("seed", seed, least=0)
+    seed = check_seed(seed)
     batch_size = whole_number("batch_size", batch_size)
     budget = Budget(
         None if steps is None else whole_number("steps", steps),
@@ -185,12 +207,28 @@ def fit(
     )
     if keep not in (None, *get_args(Keep)):
         raise InputError(f"keep={keep!r} is unknown; choose one of {', '.join(get_args(Keep))}")
+    if refit and recalibrate:
+        raise InputError(
+            "refit and recalibrate both use the validation data for the final model: leave one out"
+        )
     if schedule is not None or epsilon is not None:
         chosen = _theory_method(method, settings, schedule, epsilon)
     else:
         chosen = make_method(method, settings)
     task = choose_task(model, task)
-    arrays = check_arrays(nodes, validation, test, task=task, classes=classes)
+    arrays = check_arrays(
+        nodes,
+        validation,
+        test,
+        task=task,
+        classes=classes,
+        minimum_rows=whole_number("minimum_rows", minimum_rows),
+    )
+    if chosen.weighs_nodes:
+        check_several_nodes(len(arrays.names))
+    rows = [len(points.labels) for points in arrays.nodes]
+    if prior is not None:
+        chosen = _with_prior(chosen, prior, rows)
     engine = simulation(
         dict(zip(arrays.names, arrays.nodes, strict=True)), batch_size=batch_size, seed=seed
     )
@@ -213,7 +251,50 @@ def fit(
         on_event=on_event,
         after_step=None if on_step is None else lambda state: on_step(state.history[-1]),
     )
-    return make_result(problem, trained)
+    result = make_result(problem, trained, columns=arrays.columns)
+    if recalibrate:
+        return recalibrated(problem, result)
+    possible = chosen.weighs_nodes and can_refit(problem.center)
+    return put_rows_back(problem, result, rows) if refit or (refit is None and possible) else result
+
+
+def _with_prior(method: Method, prior: str, rows: list[int]) -> Method:
+    weights = prior_weights(prior, rows)
+    if not isinstance(method, Bilevel):
+        raise InputError(f"prior is a setting of the method 'bilevel', not of {method.name!r}")
+    return replace(method, prior=weights)
+
+
+def put_rows_back(problem: Problem, result: Result, rows: Sequence[int]) -> Result:
+    """Let the owner's rows join as a node, now that the weights are chosen, and train once more.
+
+    Args:
+        problem: What was trained.
+        result: What was found without the owner's rows.
+        rows: The number of rows of each node.
+    """
+    if result.weights is None:
+        raise InputError(f"refit needs weights of nodes, which {result.method!r} does not have")
+    weights = np.array(list(result.weights.values()))
+    share = owner_share(weights, np.asarray(rows), problem.center.points)
+    theta, cost = train_again(
+        problem.federation,
+        problem.center,
+        jnp.asarray(result.theta),
+        weights,
+        share,
+        refit_key(problem.seed),
+    )
+    return replace(result, theta=np.asarray(theta), cost=result.cost + cost, before=result)
+
+
+def recalibrated(problem: Problem, result: Result) -> Result:
+    """Fit the outputs of a linear model to the owner's rows by a shift and a scale."""
+    rows = own_rows(problem.center)
+    if rows is None:
+        raise InputError("recalibrate is for linear models (logistic, ridge): leave it out")
+    model = fit_outputs(coefficients(jnp.asarray(result.theta), problem.objective), rows)
+    return replace(result, theta=parameters(model, problem.objective), before=result)
 
 
 def _theory_method(
@@ -264,14 +345,18 @@ def choose_task(model: Any, task: LearningTask | None) -> LearningTask:
     return task or known or "classification"
 
 
-def make_result(problem: Problem, trained: TrainedRun) -> Result:
-    """Put the result of a finished run together."""
+def make_result(
+    problem: Problem, trained: TrainedRun, *, columns: tuple[str, ...] | None = None
+) -> Result:
+    """Put the result of a finished run together; `columns` are the names of the features, if known."""
     state, names = trained.state, problem.federation.names
     assert state.kept is not None
     assert state.kept_theta is not None
     assert state.stopped is not None
     node_weights = state.kept.node_weights
-    weights = None
+    weights, comparison = None, None
+    if trained.method.weighs_nodes:
+        comparison = compare(problem.center, state, names, problem.seed)
     if node_weights is not None:
         weights = {name: float(weight) for name, weight in zip(names, node_weights, strict=True)}
     return Result(
@@ -280,10 +365,22 @@ def make_result(problem: Problem, trained: TrainedRun) -> Result:
         history=pd.DataFrame([to_row(row, names) for row in state.history]),
         cost=state.cost,
         stopped=state.stopped,
-        warnings=tuple(warning for row in state.history for warning in row.warnings),
+        warnings=(
+            *(warning for row in state.history for warning in row.warnings),
+            *filter(None, [beaten_by_alone(comparison)]),
+        ),
         classes=problem.classes,
         theta=np.asarray(state.kept_theta),
         objective=problem.objective,
         statistics=jax.tree.map(np.asarray, problem.center.statistics(state.kept_theta)),
         point_shape=problem.point_shape,
+        columns=columns,
+        cap=_cap(trained.parameters),
+        comparison=comparison,
     )
+
+
+def _cap(parameters: Mapping[str, Any]) -> float | None:
+    """Return the cap that an algorithm ran with, wherever it stands among its parameters."""
+    found = parameters.get("cap", (parameters.get("differentiation") or {}).get("cap"))
+    return None if found is None else float(found)

@@ -149,7 +149,7 @@ class JointProblem:
 
     def train(
         self,
-        method: Method,
+        method: Method | Mapping[str, Method],
         *,
         budget: Budget | None = None,
         keep: Keep | None = None,
@@ -163,7 +163,7 @@ class JointProblem:
         """Run a method to its end for every owner. For the arguments see `Problem.train`.
 
         Args:
-            method: The method with its settings, the same for all.
+            method: The method with its settings, the same for all, or each owner's own.
             budget: When each owner stops.
             keep: Which iterate is an owner's result.
             ask_all: Whether nodes of weight zero are asked too.
@@ -183,7 +183,7 @@ class JointProblem:
 
         def job(name: str, problem: Problem) -> TrainedRun:
             return problem.train(
-                method,
+                method if isinstance(method, Method) else method[name],
                 budget=budget,
                 keep=keep,
                 ask_all=ask_all,

@@ -304,3 +304,8 @@ def training_key(seed: int) -> Key:
 def building_key(seed: int) -> Key:
     """Return the key of what is asked of the nodes before training."""
     return jax.random.fold_in(jax.random.key(seed), 2)
+
+
+def refit_key(seed: int) -> Key:
+    """Return the key of the training after the weights are chosen."""
+    return jax.random.fold_in(jax.random.key(seed), 3)

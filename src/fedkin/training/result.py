@@ -65,6 +65,22 @@ class Result:
     """Normalization statistics of the validation data, used for all predictions."""
     point_shape: tuple[int, ...]
     """The shape of one raw input point."""
+    columns: tuple[str, ...] | None = None
+    """The names of the features, where the model was trained on DataFrames: those of new ones are found
+    by name, in any order."""
+    cap: float | None = None
+    """The largest weight that a node could get; None for methods without a cap."""
+    comparison: pd.DataFrame | None = None
+    """Loss and accuracy on the validation rows of `alone` (cross-validated), of the weights at the start
+    (`equal` or `prior`), and of the `learned` ones, for linear models whose weights were learned."""
+    before: "Result | None" = None
+    """Where the owner's rows were put back after the weights were chosen: the result without them, which
+    scores on validation rows are of."""
+
+    @property
+    def at_cap(self) -> tuple[str, ...]:
+        """The nodes whose weight the cap decides: without it, theirs would be larger."""
+        return capped_nodes(self.weights, self.cap)
 
     @property
     def model(self) -> Model:
@@ -105,6 +121,9 @@ class Result:
             "warnings": self.warnings,
             "classes": classes,
             "point_shape": self.point_shape,
+            "columns": self.columns,
+            "cap": self.cap,
+            "comparison": None if self.comparison is None else _as_records(self.comparison),
             "point_dtype": self.objective.point_dtype,
             "model": {"name": name, "settings": asdict(self.model) if known else None},  # pyright: ignore
         }
@@ -123,7 +142,7 @@ class Result:
         return content.getvalue()
 
     def _outputs(self, inputs: Any) -> np.ndarray:
-        checked = check_inputs_like(inputs, self.point_shape)
+        checked = check_inputs_like(inputs, self.point_shape, self.columns)
         if (checked.dtype == np.uint8) != (self.objective.point_dtype == "uint8"):
             raise InputError(
                 f"the model was trained on inputs of type {self.objective.point_dtype}, "
@@ -190,6 +209,7 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
         jax.ShapeDtypeStruct(theta.shape, theta.dtype),
         jax.ShapeDtypeStruct((2, *objective.point_shape), objective.point_dtype),
     )
+    columns, compared = description.get("columns"), description.get("comparison")
     leaves = [arrays[f"statistics_{i}"] for i in range(len(arrays) - 1)]
     return Result(
         method=description["method"],
@@ -203,7 +223,25 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
         objective=objective,
         statistics=jax.tree.unflatten(jax.tree.structure(shapes), leaves),
         point_shape=point_shape,
+        columns=None if columns is None else tuple(columns),
+        cap=description.get("cap"),
+        comparison=None if compared is None else pd.DataFrame(compared).set_index("weights"),
     )
+
+
+def _as_records(comparison: pd.DataFrame) -> list[dict[str, Any]]:
+    return comparison.reset_index().to_dict(orient="records")
+
+
+def capped_nodes(weights: dict[str, float] | None, cap: float | None) -> tuple[str, ...]:
+    """Return the nodes whose weight the cap decides.
+
+    >>> capped_nodes({"a": 0.5, "b": 0.3, "c": 0.2}, 0.5), capped_nodes({"a": 1.0}, 1.0)
+    (('a',), ())
+    """
+    if weights is None or cap is None or cap >= 1:
+        return ()
+    return tuple(name for name, weight in weights.items() if weight >= cap - 1e-5)
 
 
 def _restore_model(saved: dict[str, Any], given: Any | None, classes: np.ndarray | None) -> Model:

@@ -16,7 +16,10 @@ WEIGHTS_TABLE = "weights.csv"
 METRICS = "metrics.json"
 HISTORY = "history.csv"
 REPORT = "report.html"
+ADVICE = "advice.json"
+CANDIDATES = "candidates.csv"
 FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT})
+ADVICE_FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, ADVICE, CANDIDATES, REPORT})
 REPORT_FILES = "report"
 """The directory that `fedkin report` adds."""
 

@@ -18,7 +18,7 @@ from fedkin.cli.options import (
     OutOption,
     ResumeOption,
 )
-from fedkin.cli.output import JsonOption, notes, print_note
+from fedkin.cli.output import JsonOption, StoppedByUserError, notes, print_note
 from fedkin.cli.progress import StudyDisplay
 from fedkin.cli.study import show_outcome
 from fedkin.errors import InputError
@@ -145,6 +145,11 @@ def wait_for_run(
             show(state)
             time.sleep(POLL_SECONDS)
         show(state)
+    except KeyboardInterrupt:
+        link.stop_run(number)
+        raise StoppedByUserError(
+            "the run is stopped at its last checkpoint; continue with the same command and --resume"
+        ) from None
     except BaseException:
         link.stop_run(number)
         print_note("the run is stopped: continue it with --resume")

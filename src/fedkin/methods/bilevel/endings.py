@@ -16,7 +16,7 @@ def converged(seen: Evidence, tolerance: float) -> str | None:
         return None
     return (
         f"converged: to first order, no weights within the cap lower the validation loss "
-        f"{seen.loss:.4g} by more than {max(seen.sure_gap, 0.0):.2g}"
+        f"{seen.loss:.4g} by more than {max(0.0, seen.sure_gap):.2g}"
     )
 
 
@@ -37,7 +37,7 @@ def no_longer_falls(
     if state.flat >= FLAT and _is_solved(seen, allowed) and promise <= enough:
         return (
             f"converged: the last steps have not lowered the validation loss {seen.loss:.4g}, and "
-            f"its curvature promises {max(promise, 0.0):.2g} at most"
+            f"its curvature promises {max(0.0, promise):.2g} at most"
         )
     if state.flat >= STUCK:
         return (

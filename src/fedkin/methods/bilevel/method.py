@@ -1,8 +1,11 @@
 """Bi-level as a method: its settings, and how open ones are chosen."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
 
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
@@ -25,6 +28,7 @@ from fedkin.methods.bilevel.outer import (
     Differentiation,
     ProximalBilevel,
 )
+from fedkin.methods.bilevel.prior import Prior
 from fedkin.methods.bilevel.single_loop import SingleLoop
 from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
@@ -83,6 +87,30 @@ def _solver_field() -> Any:
     return field(default=None, metadata={"check": check})
 
 
+def _prior_field() -> Any:
+    def check(name: str, value: Any) -> tuple[float, ...]:
+        if isinstance(value, str):
+            raise InputError(
+                f"{name}={value!r} needs the nodes' rows: give it to fedkin.fit, or give one weight per node"
+            )
+        weights = tuple(float(weight) for weight in value)
+        if not weights or not all(0 < weight < float("inf") for weight in weights):
+            raise InputError(f"{name} must be one positive weight per node, not {value!r}")
+        return weights
+
+    return field(default=None, metadata={"check": check})
+
+
+def _strength_field() -> Any:
+    def check(name: str, value: Any) -> float:
+        number = float(value) if isinstance(value, (int, float, np.number)) else math.nan
+        if isinstance(value, bool) or not number >= 0:
+            raise InputError(f"{name} must be zero or a positive number, not {value!r}")
+        return number
+
+    return field(default=None, metadata={"check": check})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bilevel(SvrgMethod):
     """Learn a weight for every node, so that the model does well on the owner's validation data.
@@ -109,6 +137,12 @@ class Bilevel(SvrgMethod):
             best (3 if open; none for linear models, whose minimum is unique).
         warm_start: Whether training continues from the last model (yes if open) or begins at zero.
         warm_start_adjoint: Whether the solver continues from the last h or begins at zero (if open).
+        prior: Weights that are expected beforehand, one per node, such as shares of all rows: the
+            learned ones leave them only as far as the validation rows demand. For linear models.
+        prior_strength: How many validation rows the prior is worth (1 if open); infinite to keep the
+            prior's weights and only train the model.
+        tolerance: How much lower the validation loss may still be at convergence, as a share of it, for
+            linear models (0.0001 if open, or 0.001 for large ones).
 
     >>> Bilevel(solver=ConjugateGradients(damping=1.0), cap=0.5).solver.damping
     1.0
@@ -140,6 +174,9 @@ class Bilevel(SvrgMethod):
     restarts: int | None = count(least=0)
     warm_start: bool | None = flag()
     warm_start_adjoint: bool | None = flag()
+    prior: tuple[float, ...] | None = _prior_field()
+    prior_strength: float | None = _strength_field()
+    tolerance: float | None = share()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,6 +193,12 @@ class Bilevel(SvrgMethod):
         if self.restarts is not None and self.chosen_outer != "single":
             raise InputError(
                 f"restarts is a setting of outer='single', not of {self.chosen_outer!r}: leave it out"
+            )
+        if self.prior_strength is not None and self.prior is None:
+            raise InputError("prior_strength changes nothing without a prior: give prior, too")
+        if self.prior is not None and self.chosen_outer != "single":
+            raise InputError(
+                f"prior is a setting of outer='single', not of {self.chosen_outer!r}: leave one out"
             )
         if self.warm_start_adjoint and not self.chosen_solver.takes_start:
             raise InputError(
@@ -248,6 +291,8 @@ class Bilevel(SvrgMethod):
         """Refuse a cap that does not suit the number of nodes."""
         if self.cap is not None:
             check_cap(self.cap, nodes)
+        if self.prior is not None and len(self.prior) != nodes:
+            raise InputError(f"prior has {len(self.prior)} weights, but there are {nodes} nodes")
 
     def prepare(
         self, federation: Federation, center: Center, key: Key
@@ -257,8 +302,16 @@ class Bilevel(SvrgMethod):
         cap = self.cap if self.cap is not None else default_cap(len(federation.names))
         if self.takes_newton_steps(federation.objective):
             small = is_small(federation.objective)
-            tolerance = WHOLE_HESSIAN_TOLERANCE if small else SKETCHED_TOLERANCE
-            return NewtonBilevel(cap, tolerance, whole_hessian=small), Cost()
+            usual = WHOLE_HESSIAN_TOLERANCE if small else SKETCHED_TOLERANCE
+            tolerance = usual if self.tolerance is None else self.tolerance
+            prior = self._chosen_prior(center)
+            return NewtonBilevel(cap, tolerance, whole_hessian=small, prior=prior), Cost()
+        for name in ("prior", "tolerance"):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"{name} is for linear models (logistic, ridge) of moderate size, without "
+                    f"learning_rate, period, refresh_probability or restarts: leave {name} out"
+                )
         if self.chosen_outer == "single":
             return self._single_loop(federation, cap), Cost()
         inner, cost = self.choose_training(federation, key)
@@ -277,6 +330,12 @@ class Bilevel(SvrgMethod):
         if self.chosen_outer == "proximal":
             return ProximalBilevel(differentiation, rate), cost
         return AcceleratedBilevel(differentiation, rate), cost
+
+    def _chosen_prior(self, center: Center) -> Prior | None:
+        if self.prior is None:
+            return None
+        strength = 1.0 if self.prior_strength is None else self.prior_strength
+        return Prior(self.prior, strength * center.loss_unit / center.points)
 
     def _single_loop(self, federation: Federation, cap: float) -> SingleLoop:
         one_pass = min(max(federation.batches, SHORTEST_PERIOD), LONGEST_PERIOD)

@@ -14,6 +14,7 @@ node the slope :math:`-\nabla L_k(\theta)^\top h`, where h comes from the Hessia
 Exchanges with u = w only improve θ; they precede every decision that needs an accurate F.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -39,10 +40,16 @@ from fedkin.methods.bilevel.newton_state import (
     trusted_share,
 )
 from fedkin.methods.bilevel.node import CLASS_PRODUCT, GRADIENT, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.prior import Prior
 from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.methods.bilevel.starts import is_hopeless, start_again, unknown_visit
 from fedkin.methods.weights import fill_unknown, readmit
-from fedkin.numerics.simplex_steps import Secants, largest_decrease, minimize_quadratic
+from fedkin.numerics.simplex_steps import (
+    Secants,
+    largest_decrease,
+    minimize_quadratic,
+    project,
+)
 from fedkin.types import Key, Vector
 
 PAIRS = 12
@@ -84,17 +91,21 @@ class NewtonBilevel:
             share of it, to first order, with θ and h solved as accurately.
         first_move: The largest change of a weight that the first candidate aims for.
         whole_hessian: Whether the whole Hessian is asked for in every exchange, or a few products.
+        prior: The weights expected beforehand, if any.
     """
 
     cap: float
     tolerance: float = 1e-4
     first_move: float = 0.25
     whole_hessian: bool = True
+    prior: Prior | None = None
 
     def init(self, theta: Vector, nodes: int) -> NewtonState:
-        """Begin with equal weights."""
+        """Begin with equal weights, or with the prior's."""
         point = np.asarray(theta, np.float64)
         weights = np.full(nodes, 1 / nodes)
+        if self.prior is not None:
+            weights = project(self.prior.shares, self.cap)
         unknown = unknown_visit(point, weights)
         return NewtonState(
             theta=point,
@@ -201,6 +212,11 @@ class NewtonBilevel:
             # this very exchange: ask again.
             return state, None, reply.cost
         slopes = as_float64(fill_unknown(jnp.asarray(known), jnp.asarray(state.node_weights)))
+        inner_error = float(slopes @ state.node_weights)
+        prior_loss = 0.0
+        if self.prior is not None:
+            prior_loss = self.prior.loss(state.node_weights)
+            slopes = slopes * (not self.prior.is_fixed) + self.prior.slopes(state.node_weights)
         cap = cap_of(self.cap, federation.present)
         own, among = state.node_weights[federation.present], slopes[federation.present]
         residual = target - curvature.image(place, adjoint)
@@ -214,10 +230,11 @@ class NewtonBilevel:
             trusted=trusted_share(float(-gradient @ direction), place),
             validation_loss=validation_loss,
             slopes=slopes,
-            inner_error=float(slopes @ state.node_weights),
+            inner_error=inner_error,
             gap=largest_decrease(among, own, cap),
             sure_gap=largest_decrease(among, own, cap, error),
             complete=bool(np.isfinite(known[federation.present]).all()),
+            prior_loss=prior_loss,
         )
         return state._replace(curvature=curvature, last_step=direction), evidence, reply.cost
 
@@ -282,7 +299,9 @@ class NewtonBilevel:
             measured = float(move @ change) / float(move @ move)
             if len(secants.moves) == 0:
                 secants = secants._replace(scale=max(abs(measured), 1e-3 * spread))
-            bent = bent or (self.whole_hessian and measured < -BENT * secants.scale)
+            # A prior makes minima that are far apart unlikely: other starts are not worth their exchanges.
+            searching = self.whole_hessian and self.prior is None
+            bent = bent or (searching and measured < -BENT * secants.scale)
             secants = secants.add(move, change, PAIRS)
         elif secants.scale == 0.0:
             secants = secants._replace(scale=max(spread / self.first_move, 1e-12))
@@ -310,7 +329,9 @@ class NewtonBilevel:
         share, left = 1.0, None
         if not polish:
             longest = longest_share(state.node_weights, step, cap_of(self.cap, present))
-            found = search_line(state.theta, seen, center, longest)
+            found = search_line(
+                state.theta, seen, center, longest, self._prior_slope(state.node_weights, step)
+            )
             share, left = found.share, found.slope
             if len(secants.moves) == 0:
                 measured = found.curvature / float(step @ step)
@@ -349,6 +370,13 @@ class NewtonBilevel:
             radius=radius,
             sidestep=not polish and left is not None and share <= SIDESTEP,
         ), None
+
+    def _prior_slope(self, weights: np.ndarray, step: np.ndarray) -> Callable[[float], float]:
+        """Return the derivative of the prior's part along a step, at a share of it."""
+        if self.prior is None:
+            return lambda share: 0.0
+        prior = self.prior
+        return lambda share: float(prior.slopes(weights + share * step) @ step)
 
     def _candidate(
         self, slopes: np.ndarray, secants: Secants, weights: np.ndarray, present: np.ndarray

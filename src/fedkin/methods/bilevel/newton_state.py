@@ -1,5 +1,6 @@
 """What the single loop for convex models remembers and sees, and its line search."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -93,11 +94,13 @@ class Evidence(NamedTuple):
     """The same, with slopes as far off as the residual of h allows."""
     complete: bool
     """Whether every node that takes part has reported its slope."""
+    prior_loss: float = 0.0
+    """What the weights' distance from the prior adds to the loss."""
 
     @property
     def loss(self) -> float:
-        """The validation loss F(w), corrected for what is left of the inner problem."""
-        return self.validation_loss + self.inner_error
+        """What is minimized: F(w), corrected for what is left of the inner problem, and the prior's part."""
+        return self.validation_loss + self.inner_error + self.prior_loss
 
 
 class LineSearch(NamedTuple):
@@ -111,7 +114,11 @@ class LineSearch(NamedTuple):
 
 
 def search_line(
-    theta: np.ndarray, seen: Evidence, center: Center, longest: float = 1.0
+    theta: np.ndarray,
+    seen: Evidence,
+    center: Center,
+    longest: float = 1.0,
+    prior_slope: Callable[[float], float] = lambda share: 0.0,
 ) -> LineSearch:
     """Minimize the validation loss along the Newton step, a convex function, by bisection.
 
@@ -122,11 +129,13 @@ def search_line(
         seen: Where the line leads, among other things.
         center: Knows the validation loss.
         longest: How far the line may be followed, as a multiple of the step.
+        prior_slope: What the prior on the weights adds to the derivative, at a share of the step.
     """
 
     def slope(share: float) -> float:
         gradient = center.loss_and_gradient(as_sent(theta + share * seen.direction))[1]
-        return float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
+        along = float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
+        return along + prior_slope(share)
 
     first, last = slope(0.0), slope(longest)
     curvature = (last - first) / longest

@@ -1,0 +1,1 @@
+"""The evidence of docs/verdict.md: federations whose truth is known, hospitals, and other tables."""

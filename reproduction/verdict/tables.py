@@ -1,0 +1,210 @@
+"""Advice on real tables: four hospitals by FLamby's protocol, and scikit-learn's tables split into sites.
+
+`python -m reproduction.verdict.tables --out tables.csv` measures every candidate on test rows of every owner,
+for FLamby's split and 15 others, and prints means with corrected standard errors (Nadeau and Bengio, 2003).
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+
+from fedkin.training.alone import add_ones, losses
+from fedkin.types import LearningTask
+from reproduction.verdict.exact import advise_exactly
+
+FLAMBY_SEED = 43
+TRAINING_SHARE = 0.66
+OTHER_SPLITS = 15
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+NAMES = (
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+    "num",
+)
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+class Sites(NamedTuple):
+    """A table divided among sites."""
+
+    name: str
+    task: LearningTask
+    rows: dict[str, Rows]
+
+
+def hospitals(directory: Path) -> Sites:
+    """Read UCI's four hospitals as FLamby does: 740 complete rows, each center standardized by itself."""
+    rows = {}
+    for hospital in HOSPITALS:
+        path = directory / "heart-disease" / f"processed.{hospital}.data"
+        table = pd.read_csv(path, names=list(NAMES), na_values="?")
+        table = table.drop(columns=["slope", "ca", "thal"]).dropna()
+        label = (table.pop("num") > 0).to_numpy().astype(int)
+        for column, codes in {"cp": (2, 3, 4), "restecg": (1, 2)}.items():
+            values = table.pop(column)
+            for code in codes:  # without the first
+                table[f"{column}={code}"] = (values == code).astype(float)
+        rows[hospital] = (table.to_numpy(float), label)
+    return Sites("heart disease", "classification", rows)
+
+
+def by_component(name: str, task: LearningTask, inputs: np.ndarray, labels: np.ndarray) -> Sites:
+    """Divide a table into four sites along its second principal component, and relabel a fifth one.
+
+    Neighboring sites are alike, distant ones less so; the fifth has rows from everywhere with the opposite
+    outcome, and is of no use to anybody.
+    """
+    inputs = (inputs - inputs.mean(axis=0)) / np.maximum(inputs.std(axis=0), 1e-9)
+    random = np.random.default_rng(0)
+    relabeled = random.permutation(len(labels))[: len(labels) // 5]
+    kept = np.setdiff1d(np.arange(len(labels)), relabeled)
+    direction = np.linalg.svd(inputs[kept], full_matrices=False)[2][1]
+    order = kept[np.argsort(inputs[kept] @ direction)]
+    rows = {
+        f"site {number}": (inputs[part], labels[part])
+        for number, part in enumerate(np.array_split(order, 4), start=1)
+    }
+    opposite = 1 - labels if task == "classification" else 2 * labels.mean() - labels
+    rows["relabeled"] = (inputs[relabeled], opposite[relabeled])
+    return Sites(name, task, rows)
+
+
+def all_sites(directory: Path) -> Iterator[Sites]:
+    """Yield every table."""
+    yield hospitals(directory)
+    cancer: Any = load_breast_cancer()
+    yield by_component("breast cancer", "classification", cancer.data[:, :10], cancer.target)
+    digits: Any = load_digits()
+    even = (digits.target % 2 == 0).astype(int)
+    used = digits.data[:, digits.data.std(axis=0) > 4.5]
+    yield by_component("digits, even or odd", "classification", used, even)
+    diabetes: Any = load_diabetes()
+    yield by_component("diabetes", "regression", diabetes.data, diabetes.target)
+
+
+def measure(sites: Sites, seed: int) -> list[dict[str, Any]]:
+    """Split every site, and advise each as the owner."""
+    train, test = {}, {}
+    for name, (x, y) in sites.rows.items():
+        stratify = y if sites.task == "classification" and np.bincount(y).min() > 1 else None
+        split: Any = train_test_split(
+            x, y, train_size=TRAINING_SHARE, random_state=seed, stratify=stratify
+        )
+        x_train, x_test, y_train, y_test = split
+        if sites.name == "heart disease":
+            mean, deviation = x_train.mean(axis=0), x_train.std(axis=0)
+            deviation = np.where(deviation > 0, deviation, 1.0)
+            x_train, x_test = (x_train - mean) / deviation, (x_test - mean) / deviation
+        train[name], test[name] = (x_train, y_train), (x_test, y_test)
+    found = []
+    for owner in sites.rows:
+        if owner == "relabeled":
+            continue
+        labels = train[owner][1]
+        if sites.task == "classification" and np.bincount(labels, minlength=2).min() < 5:
+            continue
+        nodes = {name: rows for name, rows in train.items() if name != owner}
+        advised = advise_exactly(nodes, train[owner], sites.task)
+        for name, model in advised.models.items():
+            found.append(
+                {
+                    "table": sites.name,
+                    "owner": owner,
+                    "seed": seed,
+                    "candidate": name,
+                    "verdict": advised.judged.verdict,
+                    "train_rows": len(labels),
+                    "test_rows": len(test[owner][1]),
+                    **_scores(model, test[owner], sites.task),
+                }
+            )
+    return found
+
+
+def _scores(model: np.ndarray, test: Rows, task: LearningTask) -> dict[str, float]:
+    outputs = add_ones(test[0]) @ model
+    loss = float(losses(outputs, test[1], task).mean())
+    if task == "regression":
+        return {"loss": 2 * loss}
+    margin = outputs[:, 1] - outputs[:, 0]
+    one_class = len(np.unique(test[1])) == 1
+    return {
+        "loss": loss,
+        "accuracy": float(np.mean((margin > 0) == test[1])),
+        "auc": float("nan") if one_class else float(roc_auc_score(test[1], margin)),
+    }
+
+
+def summarize(table: Any) -> str:
+    """Return means over owners, for FLamby's split and for the others, with corrected standard errors."""
+    lines = []
+    for name, own in table.groupby("table", sort=False):
+        for title, part in {
+            f"split {FLAMBY_SEED}": own[own["seed"] == FLAMBY_SEED],
+            "other splits": own[own["seed"] != FLAMBY_SEED],
+        }.items():
+            if part.empty:
+                continue
+            known = part.columns[part.notna().any()]
+            scores = [column for column in ("accuracy", "auc", "loss") if column in known]
+            lines.append(
+                f"{name}, {title} ({part['owner'].nunique()} owners, {part['seed'].nunique()} splits)"
+            )
+            by_split = part.groupby(["candidate", "seed"], sort=False)[scores].mean()
+            ratio = float((part["test_rows"] / part["train_rows"]).mean())
+            for candidate, values in by_split.groupby("candidate", sort=False):
+                count = len(values)
+                error = values.std(ddof=1) * np.sqrt(1 / count + ratio) if count > 1 else None
+                shown = ", ".join(
+                    f"{score} {values[score].mean():.3f}"
+                    + ("" if error is None else f" ± {error[score]:.3f}")
+                    for score in scores
+                )
+                lines.append(f"  {candidate:8} {shown}")
+            verdicts = part[part["candidate"] == "final"]["verdict"].value_counts().to_dict()
+            lines.append(f"  verdicts: {verdicts}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, or print the summary of what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("FEDKIN_DATA", "data")))
+    options = parser.parse_args(arguments)
+    if options.out.exists():
+        sys.stdout.write(summarize(pd.read_csv(options.out)) + "\n")
+        return
+    rows = [
+        row
+        for sites in all_sites(options.data)
+        for seed in (FLAMBY_SEED, *range(OTHER_SPLITS))
+        for row in measure(sites, seed)
+    ]
+    pd.DataFrame(rows).to_csv(options.out, index=False)
+    sys.stdout.write(summarize(pd.DataFrame(rows)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

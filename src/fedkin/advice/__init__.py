@@ -1,0 +1,1 @@
+"""Whether to join a federation or stay alone, and how sure that is."""

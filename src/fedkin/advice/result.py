@@ -1,0 +1,249 @@
+"""What `fedkin.advise` returns: a verdict in words and numbers, and the final model."""
+
+import io
+import json
+import zipfile
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedkin.advice.candidates import TITLES
+from fedkin.advice.verdict import Interval, VerdictName
+from fedkin.errors import InputError
+from fedkin.federation.base import Cost
+from fedkin.files import write_atomically
+from fedkin.messages import join_names
+from fedkin.training.result import Result, result_from_bytes
+
+FORMAT = 1
+"""The version of the file format."""
+
+NOTABLE = 0.05
+"""A node counts as one to learn with where its weight is at least this large."""
+
+
+@dataclass(frozen=True, repr=False)
+class Advice:
+    """Whether to join, what it gains, with whom, and the model to use.
+
+    >>> import numpy as np, fedkin
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> nodes = {"north": (x, 2 * x[:, 0]), "south": (x, 2 * x[:, 0])}
+    >>> own = (x[::4], 2 * x[::4, 0] + np.sin(50 * x[::4, 0]))
+    >>> advice = fedkin.advise(nodes, owner=own, task="regression")
+    >>> advice.verdict in ("join", "unclear"), advice.candidates.index.tolist()
+    (True, ['alone', 'equal', 'size', 'learned'])
+    >>> advice.predict([[0.5]]).shape
+    (1,)
+    """
+
+    verdict: VerdictName
+    """`join`, `alone` or `unclear`."""
+    gain: Interval
+    """How much lower the loss is with the best way of joining than alone: log loss for classes, the mean
+    squared error for numbers. With its 90% interval."""
+    accuracy_gain: Interval | None
+    """The same for the share of rows classified correctly; None for regression."""
+    best: str
+    """The best way of joining: `equal`, `size` or `learned`."""
+    candidates: pd.DataFrame
+    """One row per candidate: cross-validated loss and accuracy, gain over `alone` with its interval, its
+    share in the final model, and scores on the test rows where they were given."""
+    weights: pd.DataFrame
+    """One row per node: its rows, its learned weight, where that would lie in 9 of 10 cases had the owner
+    drawn other rows, and whether the cap decides it."""
+    owner_rows: int
+    """How many rows the owner has."""
+    test_scores: dict[str, float] | None
+    """The final model's scores on the test rows."""
+    cost: Cost
+    """What the exchanges with the nodes have cost."""
+    model: Result
+    """The final model, as `fedkin.fit` returns one."""
+
+    def predict(self, inputs: Any) -> np.ndarray:
+        """Return the label (or number) that the final model predicts for each point."""
+        return self.model.predict(inputs)
+
+    def predict_proba(self, inputs: Any) -> np.ndarray:
+        """Return the final model's probability of each class for each point."""
+        return self.model.predict_proba(inputs)
+
+    @property
+    def score_name(self) -> str:
+        """What losses are called."""
+        return "squared error" if self.accuracy_gain is None else "log loss"
+
+    @property
+    def headline(self) -> str:
+        """The verdict in two or three words."""
+        return {"join": "Join.", "alone": "Stay alone.", "unclear": "Not clear yet."}[self.verdict]
+
+    @property
+    def explanation(self) -> str:
+        """The verdict's reason and how sure it is, in a sentence or two."""
+        if self.verdict == "join":
+            first = "Learning with the others predicts your cases better than your own rows alone."
+        elif self.verdict == "alone":
+            first = "Your own rows alone predict your cases better than learning with the others."
+        else:
+            first = (
+                f"Your {self.owner_rows} rows cannot tell whether learning with the others helps."
+            )
+        return f"{first} {self._numbers()}"
+
+    @property
+    def sentence(self) -> str:
+        """The whole verdict."""
+        return f"{self.headline} {self.explanation}"
+
+    @property
+    def partners(self) -> str:
+        """With whom to learn, in one sentence."""
+        if self.verdict == "alone":
+            return "The final model is trained on your own rows only."
+        if self.best == "equal":
+            return "The best way of joining gives all nodes the same weight."
+        if self.best == "size":
+            return "The best way of joining weighs all nodes by their number of rows."
+        names = [
+            f"{row['node']} ({row['weight']:.0%})"
+            for row in by_weight(self)
+            if row["weight"] >= NOTABLE
+        ]
+        if self.verdict == "unclear":
+            return f"If you join, mostly with {join_names(names, most=6)}."
+        return f"Learn with {join_names(names, most=6)}."
+
+    def _numbers(self) -> str:
+        alone, best = self.candidates.loc["alone"], self.candidates.loc[self.best]
+        gain = self.gain
+        more = "lower" if gain.value >= 0 else "higher"
+        text = (
+            f"Joining makes the {self.score_name} {abs(gain.value):.3g} {more} ({best['loss']:.3g} instead "
+            f"of {alone['loss']:.3g}); with 90% confidence the gain is between {gain.low:.3g} and "
+            f"{gain.high:.3g}"
+        )
+        if self.accuracy_gain is not None:
+            text += f". Accuracy: {alone['accuracy']:.1%} alone, {best['accuracy']:.1%} joined"
+        return text + "."
+
+    def __repr__(self) -> str:
+        lines = [self.sentence, self.partners, "", self.candidates.round(4).to_string(), ""]
+        lines += [self.weights.round(3).to_string(), ""]
+        lines.append(
+            f"cost: {self.cost.synchronizations} synchronizations, "
+            f"{(self.cost.bytes_up + self.cost.bytes_down) / 1e6:.2f} MB"
+        )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Show the verdict and both tables in a notebook."""
+        tables = self.candidates.round(4).to_html() + self.weights.round(3).to_html()
+        return (
+            f"<h3>{escape(self.headline)}</h3><p>{escape(self.explanation)} "
+            f"{escape(self.partners)}</p>{tables}"
+        )
+
+    def in_unit(self, unit: float) -> "Advice":
+        """Return the advice with errors in another unit of the label, this many times smaller."""
+        square = unit**2
+        errors = [name for name in self.candidates if "loss" in name or "gain" in name]
+        table = self.candidates.copy()
+        table[errors] = square * table[errors]
+        test = self.test_scores
+        return replace(
+            self,
+            gain=Interval(*(square * number for number in self.gain)),
+            candidates=table,
+            test_scores=None if test is None else {k: square * v for k, v in test.items()},
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return everything but the model as plain values, for JSON."""
+        return {
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "partners": self.partners,
+            "gain": self.gain._asdict(),
+            "accuracy_gain": None if self.accuracy_gain is None else self.accuracy_gain._asdict(),
+            "score": self.score_name,
+            "best": self.best,
+            "owner_rows": self.owner_rows,
+            "candidates": records(self.candidates),
+            "weights": records(self.weights),
+            "test": self.test_scores,
+            "synchronizations": self.cost.synchronizations,
+            "bytes_up": self.cost.bytes_up,
+            "bytes_down": self.cost.bytes_down,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into one file, to be read by `Advice.load`. Nothing in it is executable."""
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+            description = {"format": FORMAT, **self.summary()}
+            archive.writestr("advice.json", json.dumps(description, indent=2, default=_plain))
+            archive.writestr("model.fedkin", self.model.to_bytes())
+        write_atomically(Path(path), content.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Advice":
+        """Read what `save` wrote."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                description = json.loads(archive.read("advice.json"))
+                model = archive.read("model.fedkin")
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file {path}") from error
+        except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
+            raise InputError(f"{path} is not a saved advice, or it is damaged: {error}") from error
+        if description.get("format") != FORMAT:
+            raise InputError(
+                f"{path} has format {description.get('format')}, this version of fedkin reads {FORMAT}"
+            )
+        return cls.from_summary(description, result_from_bytes(model, str(path)))
+
+    @classmethod
+    def from_summary(cls, summary: dict[str, Any], model: Result) -> "Advice":
+        """Return the advice that `summary` describes, with its model."""
+        accuracy = summary["accuracy_gain"]
+        return cls(
+            verdict=summary["verdict"],
+            gain=Interval(**summary["gain"]),
+            accuracy_gain=None if accuracy is None else Interval(**accuracy),
+            best=summary["best"],
+            candidates=pd.DataFrame(summary["candidates"]).set_index("candidate"),
+            weights=pd.DataFrame(summary["weights"]).set_index("node"),
+            owner_rows=summary["owner_rows"],
+            test_scores=summary["test"],
+            cost=model.cost,
+            model=model,
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value.item()
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table as dicts, the name of each row among them."""
+    return [dict(row) for row in table.reset_index().to_dict(orient="records")]  # pyright: ignore
+
+
+def by_weight(advice: Advice) -> list[dict[str, Any]]:
+    """Return the nodes with their weights, the largest first."""
+    return sorted(records(advice.weights), key=lambda row: -row["weight"])
+
+
+def candidate_title(name: str) -> str:
+    """Return what a candidate is called in reports.
+
+    >>> candidate_title("alone")
+    'alone, on all own rows'
+    """
+    return TITLES[name]

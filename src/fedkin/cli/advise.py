@@ -1,0 +1,266 @@
+"""`fedkin advise`: one table per node and the owner's own, and the answer whether to join."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from fedkin.advice import advise as api
+from fedkin.advice.directory import describe_table, plain, write_advice
+from fedkin.advice.result import Advice, candidate_title, records
+from fedkin.cli.options import (
+    JUDGE_PANEL,
+    LABEL,
+    METHOD_PANEL,
+    NODE,
+    SITE,
+    TABLE,
+    CategoricalOption,
+    ColumnsOption,
+    DropOption,
+    ForceOption,
+    MinimumRowsOption,
+    MissingOption,
+    NoHeaderOption,
+    PositiveOption,
+    SeedOption,
+    SeparatorOption,
+    TaskName,
+    TaskOption,
+    TestFractionOption,
+    TestOption,
+    refuse_csv_options,
+    refuse_further_files,
+    table_format,
+)
+from fedkin.cli.output import (
+    BAR_WIDTH,
+    JsonOption,
+    notes,
+    print_json,
+    print_note,
+    print_result,
+    results,
+)
+from fedkin.data import option_text
+from fedkin.data.arrays import FEWEST_ROWS
+from fedkin.data.preprocessing import Preprocessing, Quantity
+from fedkin.data.table_federation import TableFederation, federate
+from fedkin.data.table_request import GatheredTables, TableRequest, gather, parse_nodes
+from fedkin.errors import InputError
+from fedkin.training import result_directory
+
+
+def advise(
+    context: typer.Context,
+    label: Annotated[str, LABEL],
+    table: Annotated[Path | None, TABLE] = None,
+    node: Annotated[list[str] | None, NODE] = None,
+    site: Annotated[str | None, SITE] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="A directory for model and report; default: print only."
+        ),
+    ] = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+    own: Annotated[
+        Path | None,
+        typer.Option(
+            "--own",
+            metavar="FILE",
+            help="The owner's own rows, all of them.",
+            rich_help_panel=JUDGE_PANEL,
+        ),
+    ] = None,
+    target_node: Annotated[
+        str | None,
+        typer.Option(
+            "--target-node",
+            "--owner",
+            metavar="NAME",
+            help="Instead of --own: the node whose question it is. All its rows are the owner's.",
+            rich_help_panel=JUDGE_PANEL,
+        ),
+    ] = None,
+    test: TestOption = None,
+    test_fraction: TestFractionOption = None,
+    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
+    task: TaskOption = TaskName.classification,
+    positive: PositiveOption = None,
+    categorical: CategoricalOption = None,
+    drop: DropOption = None,
+    missing: MissingOption = None,
+    columns: ColumnsOption = None,
+    no_header: NoHeaderOption = False,
+    separator: SeparatorOption = ",",
+    cap: Annotated[
+        float,
+        typer.Option(
+            "--cap",
+            help="The largest weight that one of K nodes may get, from 1/K to 1.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = 1.0,
+    folds: Annotated[
+        int,
+        typer.Option(
+            "--folds",
+            min=2,
+            help="How many folds the owner's rows are divided into.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = 5,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats",
+            min=1,
+            help="How often they are divided.",
+            rich_help_panel=METHOD_PANEL,
+        ),
+    ] = 2,
+    seed: SeedOption = 0,
+) -> None:
+    """Say whether to learn with the nodes or alone, what that gains, and how sure it is.
+
+    Example: fedkin advise --node a.csv --node b.csv --own own.csv --label outcome --out advice
+    """
+    refuse_further_files(context, node or [])
+    if out is not None:
+        result_directory.check_writable(out, force, result_directory.ADVICE_FILES, "fedkin advise")
+    elif force:
+        raise InputError("--force replaces the directory of --out: add --out DIR, or leave it out")
+    files = [path for path in (table, own, test) if path is not None]
+    refuse_csv_options(context, [*parse_nodes(node or []).values(), *files])
+    request = TableRequest(
+        nodes=tuple(node or ()),
+        validation=own,
+        test=test,
+        target_node=target_node,
+        validation_fraction=None,
+        test_fraction=test_fraction,
+        label=label,
+        task=task.value,
+        positive=positive,
+        categorical=option_text.parse_names(categorical),
+        missing_codes=option_text.parse_missing_codes(missing),
+        table_format=table_format(columns, no_header, separator, drop),
+        seed=seed,
+        minimum_rows=minimum_rows,
+        whole_owner=True,
+        table=table,
+        site=site,
+    )
+    tables = gather(request)
+    for note in tables.notes:
+        print_note(f"note: {note}")
+    federation = federate(
+        tables.nodes,
+        tables.validation,
+        tables.test,
+        label,
+        task.value,
+        request.categorical,
+        request.missing_codes,
+    )
+    advice = _advise(federation, cap, folds, repeats, seed)
+    page = None if out is None else _write(out, advice, tables, federation.preprocessing)
+    if json:
+        answer = plain(advice.summary()) | {
+            "columns": [column.name for column in federation.preprocessing.columns],
+            "out": None if out is None else str(out),
+            "report": None if page is None else str(page),
+        }
+        print_json(answer, schema="advise/1")
+        return
+    print_advice(advice)
+    print_result(f"\ncolumns used: {federation.preprocessing.described_columns}")
+    if out is not None:
+        print_result(f"written to {out}\n\nreport: {page}")
+
+
+def _advise(federation: TableFederation, cap: float, folds: int, repeats: int, seed: int) -> Advice:
+    label = federation.preprocessing.label
+    number = isinstance(label, Quantity)
+    with notes.status(f"comparing ({len(federation.nodes)} nodes, {folds * repeats} folds) …"):
+        advice = api.advise(
+            federation.nodes,
+            federation.validation,
+            test=federation.test,
+            task="regression" if number else "classification",
+            classes=None if number else len(label.classes),
+            cap=cap,
+            folds=folds,
+            repeats=repeats,
+            seed=seed,
+            minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
+        )
+    return advice.in_unit(label.standard_deviation) if number else advice
+
+
+def _write(out: Path, advice: Advice, tables: GatheredTables, preprocessing: Preprocessing) -> Path:
+    # What draws the report takes a moment to load, and is not needed before.
+    from fedkin.report.advice_page import write_advice_page
+
+    described = {name: describe_table(table, preprocessing) for name, table in tables.nodes.items()}
+    owner = describe_table(tables.validation, preprocessing)
+    write_advice(out, advice, preprocessing, described, owner)
+    return write_advice_page(out)
+
+
+def print_advice(advice: Advice) -> None:
+    """Show the verdict, the candidates and the weights."""
+    print_result(advice.sentence)
+    print_result(f"{advice.partners}\n")
+    results.print(_candidates(advice))
+    results.print()
+    results.print(_weights(advice))
+    print_result(
+        f"\ncost: {advice.cost.synchronizations} synchronizations, "
+        f"{(advice.cost.bytes_up + advice.cost.bytes_down) / 1e6:.2f} MB"
+    )
+
+
+def _candidates(advice: Advice) -> RichTable:
+    table = RichTable(box=None, padding=(0, 1), header_style="bold")
+    table.add_column("candidate")
+    known = [
+        name for name in ("accuracy", "test_accuracy", "test_loss") if name in advice.candidates
+    ]
+    titles = {"accuracy": "accuracy", "test_accuracy": "test accuracy", "test_loss": "test loss"}
+    for title in (advice.score_name, "gain over alone (90% interval)", *map(titles.get, known)):
+        table.add_column(str(title), justify="right")
+    for row in records(advice.candidates):
+        name = row["candidate"]
+        gain = f"{row['gain']:+.3g} ({row['gain_low']:+.3g} to {row['gain_high']:+.3g})"
+        table.add_row(
+            Text(candidate_title(name)),
+            f"{row['loss']:.3g}",
+            "" if name == "alone" else gain,
+            *(f"{row[column]:.3g}" for column in known),
+            style="bold" if name == advice.best else None,
+        )
+    return table
+
+
+def _weights(advice: Advice) -> RichTable:
+    table = RichTable(box=None, padding=(0, 1), header_style="bold")
+    for title in ("node", "rows", "learned weight", "in 9 of 10 cases", ""):
+        table.add_column(title, justify="left" if title in ("node", "") else "right")
+    rows = records(advice.weights)
+    longest = max(1e-12, *(row["weight"] for row in rows))
+    for row in rows:
+        bar = "█" * round(BAR_WIDTH / 2 * row["weight"] / longest)
+        capped = " at the cap" if row["at_cap"] else ""
+        table.add_row(
+            Text(str(row["node"])),
+            f"{row['rows']:.0f}",
+            f"{row['weight']:.3f}",
+            f"{row['low']:.2f} to {row['high']:.2f}",
+            Text(bar + capped, style="cyan"),
+        )
+    return table

@@ -1,0 +1,102 @@
+"""The page of an advice, from numbers that need no training."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedkin
+from fedkin.advice.result import Advice
+from fedkin.advice.verdict import Interval
+from fedkin.report.advice_page import render_advice
+
+CONTENT = {
+    "nodes": {
+        "north <b>": {"rows": 80, "missing": 0.25, "classes": {"no": 60, "yes": 20}},
+        "south": {"rows": 40, "missing": 0.0, "classes": {"no": 10, "yes": 30}},
+    },
+    "owner": {"rows": 50, "missing": 0.1, "classes": {"no": 30, "yes": 20}},
+    "columns": ["age", "sex"],
+    "label": "sick",
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    x = np.linspace(-1, 1, 20)[:, None]
+    rows = (x, (x[:, 0] > 0).astype(int))
+    return fedkin.fit([rows, rows], rows, method="fedavg", steps=1)
+
+
+def advice(model, verdict, gain, at_cap=False):
+    candidates = pd.DataFrame(
+        {
+            "loss": [0.6, 0.55, 0.5, 0.6 - gain.value],
+            "gain": [0.0, 0.05, 0.1, gain.value],
+            "gain_low": [0.0, -0.1, -0.05, gain.low],
+            "gain_high": [0.0, 0.2, 0.25, gain.high],
+            "share": [0.1, 0.2, 0.2, 0.5],
+            "accuracy": [0.7, 0.72, 0.74, 0.8],
+        },
+        index=pd.Index(["alone", "equal", "size", "learned"], name="candidate"),
+    )
+    weights = pd.DataFrame(
+        {
+            "rows": [80, 40],
+            "weight": [0.9, 0.1],
+            "low": [0.6, 0.0],
+            "high": [1.0, 0.4],
+            "at_cap": [at_cap, False],
+        },
+        index=pd.Index(["north <b>", "south"], name="node"),
+    )
+    return Advice(
+        verdict,
+        gain,
+        Interval(0.1, 0.0, 0.2),
+        "learned",
+        candidates,
+        weights,
+        50,
+        None,
+        model.cost,
+        model,
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gain", "says"),
+    [
+        (
+            "join",
+            Interval(0.2, 0.1, 0.3),
+            ["Should you join? Yes.", "between 0.1 and 0.3", "70 are predicted correctly alone"],
+        ),
+        (
+            "alone",
+            Interval(-0.2, -0.3, -0.1),
+            ["Should you join? No.", "loss is between 0.1 and 0.3"],
+        ),
+        (
+            "unclear",
+            Interval(0.01, -0.1, 0.12),
+            ["not clear yet", "50 rows are too few", "If you join"],
+        ),
+    ],
+)
+def test_the_first_screen_answers(model, verdict, gain, says):
+    page = render_advice(advice(model, verdict, gain), CONTENT)
+    first = page[: page.index("What joining gains")]
+    for text in says:
+        assert text in first
+
+
+def test_names_are_escaped_and_every_number_is_there(model):
+    page = render_advice(advice(model, "join", Interval(0.2, 0.1, 0.3), at_cap=True), CONTENT)
+    assert "<b>" not in page
+    assert "north &lt;b&gt;" in page
+    assert 'data-weight="0.9"' in page
+    assert 'data-value="0.2"' in page
+    assert "At the cap" in page
+    for text in ("25%", "75%", "age, sex", "0.90 (0.60 to 1.00)"):
+        assert text in page
+    assert "http" not in page.replace("http-equiv", "")

@@ -1,0 +1,155 @@
+"""Models at the center, against scikit-learn, closed forms and the nodes' own training."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.linear_model import LogisticRegression
+
+import fedkin
+from fedkin.training.alone import OwnRows, add_ones, losses, recalibrate, train, train_alone
+from fedkin.training.folds import draw_folds
+
+
+def classified(count, classes, seed=0):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, 3))
+    scores = x @ random.normal(size=(3, classes)) + random.gumbel(size=(count, classes))
+    return OwnRows(add_ones(x), scores.argmax(axis=1), "classification", classes)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_training_agrees_with_scikit_learn(classes):
+    rows = classified(80, classes)
+    model = train(rows, l2=0.05)
+    other = LogisticRegression(C=1 / (0.05 * 80), fit_intercept=False, tol=1e-10, max_iter=10_000)
+    other.fit(rows.inputs, rows.labels)
+    coefficients = other.coef_.T
+    if classes == 2:  # one column for two classes, whose penalty counts it whole
+        difference = model[:, 1] - model[:, 0]
+        half = LogisticRegression(
+            C=2 / (0.05 * 80), fit_intercept=False, tol=1e-10, max_iter=10_000
+        ).fit(rows.inputs, rows.labels)
+        np.testing.assert_allclose(difference, half.coef_[0], atol=1e-4)
+    else:
+        np.testing.assert_allclose(model, coefficients, atol=1e-4)
+
+
+def test_ridge_is_the_closed_form():
+    random = np.random.default_rng(0)
+    x, y = add_ones(random.normal(size=(30, 4))), random.normal(size=30)
+    model = train(OwnRows(x, y, "regression", 1), l2=0.3)
+    closed = np.linalg.solve(x.T @ x / 30 + 0.3 * np.eye(5), x.T @ y / 30)
+    np.testing.assert_allclose(model[:, 0], closed, atol=1e-8)
+
+
+def test_noise_gets_a_strong_penalty_and_signal_a_weak_one():
+    random = np.random.default_rng(0)
+    x = add_ones(random.normal(size=(60, 5)))
+    folds = draw_folds(np.zeros(60), 5, random, stratify=False)
+    noise = train_alone(OwnRows(x, random.normal(size=60), "regression", 1), folds)
+    signal = train_alone(OwnRows(x, x[:, 0] * 3, "regression", 1), folds)
+    assert np.abs(noise).max() < 0.2
+    assert signal[0, 0] == pytest.approx(3, abs=0.05)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_recalibration_minimizes_its_penalized_loss(task):
+    random = np.random.default_rng(0)
+    x = add_ones(random.normal(size=(40, 2)))
+    labels = random.integers(0, 2, 40) if task == "classification" else random.normal(size=40)
+    outputs = 2 if task == "classification" else 1
+    rows = OwnRows(x, labels, task, outputs)
+    model = random.normal(size=(3, outputs))
+    unit = 1.0 if task == "classification" else np.var(labels)
+
+    def value(point):
+        calibrated = point[1:] + point[0] * (x @ model)
+        penalty = 0.5 * (point[0] - 1) ** 2 + np.sum(point[1:] ** 2)
+        return losses(calibrated, labels, task).sum() + unit * penalty
+
+    start = np.array([1.0, *np.zeros(outputs)])
+    bounds = [(0, None)] + [(None, None)] * outputs
+    best = minimize(value, start, bounds=bounds, method="SLSQP", options={"ftol": 1e-12}).x
+    found = recalibrate(model, rows)
+    np.testing.assert_allclose(found[:-1], best[0] * model[:-1], atol=1e-3)
+    np.testing.assert_allclose(found[-1], best[0] * model[-1] + best[1:], atol=1e-3)
+
+
+def made(seed, sign=1, count=40):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, 3))
+    return x, (sign * x[:, 0] + 0.5 * random.normal(size=count) > 0).astype(int)
+
+
+NODES = {"a": made(0), "b": made(1), "c": made(2, -1)}
+
+
+def test_refit_minimizes_the_loss_of_nodes_and_owner_together():
+    owner = made(3, count=30)
+    plain = fedkin.fit(NODES, owner)
+    again = fedkin.fit(NODES, owner, refit=True)
+    assert again.before is not None
+    np.testing.assert_array_equal(again.before.theta, plain.theta)
+    assert again.weights == plain.weights
+    weights = np.array(list(plain.weights.values()))
+    share = 30 / (30 + 1 / np.sum(weights**2 / 40))
+    x = add_ones(np.concatenate([*(x for x, _ in NODES.values()), owner[0]]))
+    y = np.concatenate([*(y for _, y in NODES.values()), owner[1]])
+    counts = np.concatenate(
+        [*(np.full(40, (1 - share) * each / 40) for each in weights), np.full(30, share / 30)]
+    )
+
+    def value(point):
+        outputs = x @ point.reshape(4, 2)
+        return counts @ losses(outputs, y, "classification") + 0.5e-3 * np.sum(point**2)
+
+    best = minimize(value, np.zeros(8), tol=1e-12).x.reshape(4, 2)
+    kernel = again.theta[2:].reshape(3, 2)
+    np.testing.assert_allclose(kernel, best[:3], atol=1e-4)
+    np.testing.assert_allclose(again.theta[:2], best[3], atol=1e-4)
+
+
+def test_fit_compares_with_alone_and_warns_where_it_loses():
+    owner = made(3, count=30)
+    good = fedkin.fit(NODES, owner)
+    assert good.comparison is not None
+    assert good.comparison.index.tolist() == ["alone", "equal", "learned"]
+    assert good.comparison.loc["learned", "loss"] < good.comparison.loc["equal", "loss"]
+    assert not good.warnings
+    assert good.at_cap == ("b",) or good.at_cap == ("a",)
+    hostile = fedkin.fit({"x": made(5, -1), "y": made(6, -1)}, owner)
+    assert "do not beat training alone" in hostile.warnings[-1]
+    assert fedkin.fit(NODES, owner, model="mlp", steps=1).comparison is None
+
+
+def test_the_equal_weights_of_the_comparison_are_trained():
+    owner = made(3, count=30)
+    compared = fedkin.fit(NODES, owner).comparison
+    equal = fedkin.fit(NODES, owner, cap=1 / 3)
+    expected = equal.history["validation_loss"].iloc[-1]
+    assert compared.loc["equal", "loss"] == pytest.approx(expected, rel=0.02)
+
+
+def test_settings_that_exclude_each_other_or_do_not_fit():
+    owner = made(3, count=30)
+    with pytest.raises(fedkin.InputError, match="leave one out"):
+        fedkin.fit(NODES, owner, refit=True, recalibrate=True)
+    with pytest.raises(fedkin.InputError, match="refit is for linear models"):
+        fedkin.fit(NODES, owner, model="mlp", steps=1, refit=True)
+    with pytest.raises(fedkin.InputError, match="recalibrate is for linear models"):
+        fedkin.fit(NODES, owner, model="mlp", steps=1, recalibrate=True)
+    with pytest.raises(fedkin.InputError, match="'bilevel', not of 'fedavg'"):
+        fedkin.fit(NODES, owner, method="fedavg", prior="size")
+    with pytest.raises(fedkin.InputError, match="prior='rows' is unknown"):
+        fedkin.fit(NODES, owner, prior="rows")
+    with pytest.raises(fedkin.InputError, match="prior is for linear models"):
+        fedkin.fit(NODES, owner, model="mlp", prior="size")
+
+
+def test_recalibration_keeps_the_order_of_probabilities():
+    owner, test = made(3, count=30), made(4, count=200)
+    plain = fedkin.fit(NODES, owner)
+    calibrated = fedkin.fit(NODES, owner, recalibrate=True)
+    before, after = (each.predict_proba(test[0])[:, 1] for each in (plain, calibrated))
+    np.testing.assert_array_equal(np.argsort(before), np.argsort(after))
+    assert not np.allclose(before, after, atol=1e-3)
