@@ -64,18 +64,18 @@ class Center:
 
     def loss_and_gradient(self, theta: Vector) -> tuple[float, Vector]:
         """Return L_0(θ) and ∇L_0(θ)."""
-        loss, gradient = _loss_and_gradient(self.objective, theta, self.alone.data)
+        loss, gradient = self.alone.evaluate(_loss_and_gradient, theta)
         return float(loss), gradient
 
     def solve(
         self, theta: Vector, target: Vector, *, damping: float, iterations: int
     ) -> DampedSolution:
         """Solve (∇²L_0(θ) + λI) h = target by conjugate gradients."""
-        return _solve(self.objective, theta, self.alone.data, target, damping, iterations)
+        return self.alone.evaluate(_solve, theta, target, damping, iterations=iterations)
 
     def hessian(self, theta: Vector) -> Array:
         """Return ∇²L_0(θ), for models of few parameters."""
-        return _hessian(self.objective, theta, self.alone.data)
+        return self.alone.evaluate(_hessian, theta)
 
     def outputs(self, theta: Vector, inputs: np.ndarray) -> np.ndarray:
         """Return the model's outputs, normalized with the statistics of D_0."""
@@ -83,7 +83,7 @@ class Center:
 
     def statistics(self, theta: Vector) -> Statistics:
         """Return the normalization statistics of the model on D_0."""
-        return _statistics(self.objective, theta, self._inputs)
+        return normalization_statistics(self.objective, theta, self._inputs)
 
     def validate(self, theta: Vector) -> Score:
         """Score a model on D_0."""
@@ -99,6 +99,15 @@ class Center:
         return Score(loss, float(np.mean(np.argmax(outputs, axis=1) == labels)))
 
 
+def normalization_statistics(
+    objective: Objective, theta: Vector, inputs: Array | np.ndarray
+) -> Statistics:
+    """Return the statistics of some prepared points, for evaluation with fixed normalization."""
+    if not objective.in_jax:
+        return objective.statistics(theta, inputs)
+    return _statistics(objective, theta, inputs)
+
+
 def evaluate_in_chunks(
     objective: Objective, theta: Vector, inputs: np.ndarray, statistics: Statistics
 ) -> np.ndarray:
@@ -106,6 +115,9 @@ def evaluate_in_chunks(
     outputs = []
     for begin in range(0, len(inputs), EVALUATION_CHUNK):
         chunk = np.asarray(inputs[begin : begin + EVALUATION_CHUNK])
+        if not objective.in_jax:
+            outputs.append(np.asarray(objective.outputs(theta, chunk, statistics)))
+            continue
         size = len(chunk)
         # Filled up to a power of two, so that few shapes are ever compiled.
         filled = np.zeros((1 << (size - 1).bit_length(), *chunk.shape[1:]), chunk.dtype)
@@ -117,29 +129,30 @@ def evaluate_in_chunks(
 
 
 @partial(jax.jit, static_argnums=0)
-def _loss_and_gradient(objective: Objective, theta: Vector, data: NodeData) -> tuple[Array, Vector]:
-    return oracles.full_loss_and_gradient(objective, theta, data.of_node(0))
+def _loss_and_gradient(objective: Objective, data: NodeData, theta: Vector) -> tuple[Array, Vector]:
+    return oracles.full_loss_and_gradient(objective, theta, data)
 
 
-@partial(jax.jit, static_argnums=(0, 5))
+@partial(jax.jit, static_argnums=0, static_argnames="iterations")
 def _solve(
     objective: Objective,
-    theta: Vector,
     data: NodeData,
+    theta: Vector,
     target: Vector,
     damping: Array,
+    *,
     iterations: int,
 ) -> DampedSolution:
     def product(vector: Vector) -> Vector:
-        return oracles.full_hessian_product(objective, theta, data.of_node(0), vector)
+        return oracles.full_hessian_product(objective, theta, data, vector)
 
     return damped_conjugate_gradients(product, target, damping, iterations)
 
 
 @partial(jax.jit, static_argnums=0)
-def _hessian(objective: Objective, theta: Vector, data: NodeData) -> Array:
+def _hessian(objective: Objective, data: NodeData, theta: Vector) -> Array:
     def product(vector: Vector) -> Vector:
-        return oracles.full_hessian_product(objective, theta, data.of_node(0), vector)
+        return oracles.full_hessian_product(objective, theta, data, vector)
 
     return jax.lax.map(product, jnp.eye(objective.size))
 

@@ -1,10 +1,11 @@
 """All nodes in one process."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedkin.data.batches import stack_nodes
+from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.errors import InputError
 from fedkin.federation.aggregate import Traffic, combine
 from fedkin.federation.base import Cost, Reply, Request, as_array
@@ -13,6 +14,22 @@ from fedkin.federation.task import Slot
 from fedkin.federation.work import LocalWork
 from fedkin.models.objective import Objective
 from fedkin.types import Key
+
+if TYPE_CHECKING:
+    from fedkin.federation.torch_work import TorchWork
+
+
+def local_work(
+    objective: Objective, data: NodeData, *, threads: int | None = None, first_number: int = 0
+) -> "LocalWork | TorchWork":
+    """Return what runs tasks on the data of nodes in this process: by JAX, or by PyTorch for its modules."""
+    if objective.in_jax:
+        return LocalWork(objective, data, threads=threads, first_number=first_number)
+    from fedkin.federation.torch_work import TorchWork
+    from fedkin.models.torch_module import TorchObjective
+
+    assert isinstance(objective, TorchObjective)
+    return TorchWork(objective, data, threads=threads, first_number=first_number)
 
 
 class SimulatedFederation:
@@ -44,11 +61,12 @@ class SimulatedFederation:
         self.objective = objective
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
-        self.data = stack_nodes(inputs, labels, batch_size, seed)
+        data = stack_nodes(inputs, labels, batch_size, seed)
+        self._work = local_work(objective, data, threads=threads)
+        self.data = data if isinstance(self._work, LocalWork) else self._work.data
         self.present = np.ones(len(nodes), bool)
         self.batches = int(self.data.batches.max())
         self.ask_all = ask_all
-        self._work = LocalWork(objective, self.data, threads=threads)
         self._series = SeriesBook()
 
     def exchange(self, *, key: Key, **requests: Request) -> Reply:
@@ -81,6 +99,19 @@ class SimulatedFederation:
             nodes_asked=traffic.nodes_asked,
         )
         return Reply(replies, cost)
+
+    def evaluate(self, function: Callable, *arguments: Any, **options: Any) -> Any:
+        """Return what a function makes of the model and the first node's data, without counting it.
+
+        Args:
+            function: A function `(objective, data, *arguments, **options)` of pure JAX, compiled with the
+                objective and the options as constants.
+            *arguments: Vectors and numbers.
+            **options: Settings that are part of the compiled code.
+        """
+        if isinstance(self._work, LocalWork):
+            return function(self.objective, self.data.of_node(0), *arguments, **options)
+        return self._work.evaluate(function, *arguments, **options)
 
     def begin_step(self, step: int) -> None:
         """Nothing to prepare: all nodes are at hand."""

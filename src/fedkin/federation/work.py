@@ -62,7 +62,7 @@ class LocalWork:
         nodes = data.batches.size
         self._share_sizes = share_sizes(nodes, _nodes_at_once(data))
         self._contents: dict[str, SlotContents] = {}
-        threads = threads or _cores()
+        threads = threads or available_cores()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
 
     def compute(
@@ -344,7 +344,7 @@ def _divide(
     return common, own
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """Count the cores this process may use; other devices than CPUs need no division of work."""
     if jax.default_backend() != "cpu":
         return 1

@@ -1,5 +1,6 @@
 """What a model is: parameters, outputs, and the loss of single points."""
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -161,10 +162,20 @@ class WrappedModel:
         return 0.5 * self.l2 * squared_norm(params)
 
 
+def is_torch_module(candidate: Any) -> bool:
+    """Tell whether something is a PyTorch module, without loading PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(candidate, torch.nn.Module)
+
+
 def as_model(candidate: Any, task: LearningTask) -> Model:
-    """Return a fedkin model unchanged, and wrap any other object with `init` and `apply`."""
+    """Return a fedkin model unchanged; wrap a PyTorch module, or any object with `init` and `apply`."""
     if isinstance(candidate, Model):
         return candidate
+    if is_torch_module(candidate):
+        from fedkin.models.torch_module import TorchModel
+
+        return TorchModel(candidate, task)
     if callable(getattr(candidate, "init", None)) and callable(getattr(candidate, "apply", None)):
         try:
             hash(candidate)
@@ -174,6 +185,6 @@ def as_model(candidate: Any, task: LearningTask) -> Model:
             ) from error
         return WrappedModel(candidate, task)
     raise InputError(
-        f"a model needs the methods init(key, inputs) and apply(params, inputs); "
+        f"a model is a PyTorch module, or has the methods init(key, inputs) and apply(params, inputs); "
         f"{type(candidate).__name__} lacks at least one of them"
     )

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,15 @@ class Batch(NamedTuple):
     weights: Array | None
 
 
+@runtime_checkable
+class ForeignModel(Protocol):
+    """A model that is not written in JAX, and makes its own objective."""
+
+    def objective_for(self, inputs: Array | np.ndarray) -> "Objective":
+        """Bind the model to the shape of its (prepared) inputs."""
+        ...
+
+
 @dataclass(frozen=True)
 class Objective:
     """A model whose parameters are one flat vector of length `size`.
@@ -42,9 +51,14 @@ class Objective:
     point_shape: tuple[int, ...]
     point_dtype: str
 
+    in_jax: ClassVar[bool] = True
+    """Whether the model is written in JAX; if not, `nodes/foreign.py` says what tasks make of it."""
+
     @classmethod
     def create(cls, model: Model, inputs: Array | np.ndarray) -> "Objective":
         """Bind a model to the shape of its (prepared) inputs."""
+        if isinstance(model, ForeignModel):
+            return model.objective_for(inputs)
         example = jax.ShapeDtypeStruct((2, *inputs.shape[1:]), inputs.dtype)
         leaves, structure = jax.tree.flatten(jax.eval_shape(model.init, jax.random.key(0), example))
         shapes = tuple(leaf.shape for leaf in leaves)
@@ -58,6 +72,10 @@ class Objective:
     def init(self, key: Key) -> Vector:
         """Draw the initial parameters. Do not call this inside compiled code."""
         return _init(self, key)
+
+    def start(self, key: Key) -> Vector:
+        """Return the parameters that training starts from. Do not call this inside compiled code."""
+        return self.init(key)
 
     def unflatten(self, vector: Vector) -> Params:
         """Return the parameters as the model arranges them."""

@@ -12,6 +12,7 @@ from jax.custom_batching import sequential_vmap
 from fedkin.data.batches import NodeData
 from fedkin.models.base import LinearModel, as_float
 from fedkin.models.objective import Batch, Objective
+from fedkin.nodes.foreign import for_any_model
 from fedkin.types import Array, Vector
 
 POWER_ITERATIONS = 50
@@ -22,6 +23,7 @@ POWER_ITERATIONS = 50
 _jit = partial(jax.jit, static_argnums=0)
 
 
+@for_any_model(lambda theta, batch: (theta[0], theta))
 @_jit
 def batch_loss_and_gradient(
     objective: Objective, theta: Vector, batch: Batch
@@ -30,6 +32,7 @@ def batch_loss_and_gradient(
     return jax.value_and_grad(objective.batch_loss)(theta, batch)
 
 
+@for_any_model(lambda theta, batch, vector: theta)
 @_jit
 def batch_hessian_product(
     objective: Objective, theta: Vector, batch: Batch, vector: Vector
@@ -42,6 +45,7 @@ def batch_hessian_product(
     return jax.jvp(gradient, (theta,), (vector,))[1]
 
 
+@for_any_model(lambda theta, data: (theta[0], theta))
 def full_loss_and_gradient(
     objective: Objective, theta: Vector, data: NodeData
 ) -> tuple[Array, Vector]:
@@ -49,6 +53,7 @@ def full_loss_and_gradient(
     return _mean_over_batches(partial(batch_loss_and_gradient, objective), (theta,), data)
 
 
+@for_any_model(lambda theta, data: (theta, jnp.tile(theta, (data.turns.size, 1))))
 def full_and_batch_gradients(
     objective: Objective, theta: Vector, data: NodeData
 ) -> tuple[Vector, Array]:
@@ -64,6 +69,7 @@ def full_and_batch_gradients(
     return _mean_over_batches(gradient, (theta,), data, keep=True)
 
 
+@for_any_model(lambda theta, data, vector: theta)
 def full_hessian_product(
     objective: Objective, theta: Vector, data: NodeData, vector: Vector
 ) -> Vector:
@@ -104,6 +110,7 @@ def _batch_class_product(
     return result
 
 
+@for_any_model(lambda theta, data, indices, vector: theta)
 def drawn_hessian_product(
     objective: Objective, theta: Vector, data: NodeData, indices: Array, vector: Vector
 ) -> Vector:

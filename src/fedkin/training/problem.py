@@ -167,7 +167,7 @@ class Problem:
         keep = keep or method.default_keep(self.objective)
         algorithm, cost = method.prepare(self.federation, self.center, building_key(self.seed))
         parameters = asdict(cast(Any, algorithm))
-        theta = self.objective.init(initial_model_key(self.seed))
+        theta = self.objective.start(initial_model_key(self.seed))
         state = begin(algorithm, self.federation, theta, cost)
         choices = {"keep": keep, "ask_all": self.federation.ask_all}
         depends_on = {

@@ -1,0 +1,253 @@
+"""The work of nodes whose data are in this process, for PyTorch modules (extra `torch`).
+
+Tasks are the same as for models in JAX: each is traced once, and run for one node after the other on tensors
+(`torch_program.py`). Nodes need nothing of each other, and PyTorch leaves Python's lock while it computes. So
+threads work on different nodes, each with single-threaded operations, where these are long enough.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from fedkin.data.batches import NodeData
+from fedkin.federation.base import as_array
+from fedkin.federation.series import Beginning, Item
+from fedkin.federation.task import EVALUATIONS, Slot, Task
+from fedkin.federation.torch_program import Machine, Program, Value, as_value
+from fedkin.federation.work import available_cores
+from fedkin.models.torch_module import TorchObjective
+from fedkin.nodes.foreign import BatchPlace
+from fedkin.nodes.torch_oracles import TorchOracles, TorchPool
+from fedkin.types import Array, Key
+
+
+LONG_GRADIENT = 1e-3
+"""Seconds: threads pay where a gradient of a mini-batch takes at least this long. Below, they mostly wait for
+Python's lock."""
+
+
+class _Worker:
+    """What one thread computes with."""
+
+    def __init__(self, objective: TorchObjective, pool: TorchPool) -> None:
+        self.oracles = TorchOracles(objective.network(), pool)
+        self.device = objective.device
+
+
+class _Traced(NamedTuple):
+    """A function of some pytrees, ready to run on tensors."""
+
+    program: Program
+    results: Any
+    """The arrangement of its results."""
+
+    @classmethod
+    def trace(cls, function: Callable, *arguments: Any) -> "_Traced":
+        traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        return cls(Program(traced), jax.tree.structure(shapes))
+
+    def __call__(self, worker: Machine, *arguments: Any) -> Any:
+        found = self.program(worker, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(self.results, found)
+
+
+class TorchWork:
+    """Runs tasks on the data of some nodes, and remembers their state. See `LocalWork`.
+
+    Args:
+        objective: The model that the nodes train.
+        data: The points of all these nodes.
+        threads: How many threads work for the nodes; None for one per core.
+        first_number: The number of the first node.
+    """
+
+    def __init__(
+        self,
+        objective: TorchObjective,
+        data: NodeData,
+        *,
+        threads: int | None = None,
+        first_number: int = 0,
+    ) -> None:
+        self._objective = objective
+        self._pool = TorchPool(objective, data)
+        self.data = self._pool.places(data)
+        self._first_number = first_number
+        self._contents: dict[str, dict[Item, Any]] = {}
+        self._traced: dict[Any, _Traced] = {}
+        self._thread = threading.local()
+        nodes = len(self.data.batches)
+        threads = 1 if objective.device.type != "cpu" else threads or available_cores()
+        self._threads = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
+
+    def compute(
+        self,
+        task: Task,
+        options: Mapping[str, Any],
+        items: Sequence[Item],
+        message: Mapping[str, Array],
+        key: Key,
+        beginnings: Mapping[str, Beginning],
+        models: Sequence[int] | None = None,
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Run a task for some items. See `LocalWork.compute`."""
+        vectors = {n: v for each in beginnings.values() for n, v in each.vectors.items()}
+        sent = {
+            name: as_value(array, self._objective.device)
+            for name, array in ({**message, **vectors}).items()
+        }
+        keys = jax.random.fold_in
+
+        def run(place: int) -> tuple[dict[str, Any], int]:
+            model, node = items[place]
+            row = model if models is None else models.index(model)
+            own = {name: value[row] if np.ndim(value) == 2 else value for name, value in sent.items()}
+            starts = [
+                slot
+                for slot in task.slots
+                if slot.name in beginnings and beginnings[slot.name].items[place]
+            ]
+            evaluations = sum(self._begin(slot, task, (model, node), own) for slot in starts)
+            own_key = keys(key, node + self._first_number)
+            reply = self._run(task, options, (model, node), own_key, own)
+            return reply, evaluations + int(reply.pop(EVALUATIONS))
+
+        done = self._for_each(run, len(items))
+        replies = {
+            name: np.stack([_array(reply[name]) for reply, _ in done]) for name in done[0][0]
+        }
+        return replies, np.array([count for _, count in done], int)
+
+    def evaluate(self, function: Callable, *arguments: Any, **options: Any) -> Any:
+        """Return a function of the model, the first node's data and some arrays, as JAX arrays."""
+        own = self.data.of_node(0)
+        given = [as_value(as_array(array), self._objective.device) for array in arguments]
+        known = (function, *sorted(options.items()))
+        if known not in self._traced:
+            whole = partial(function, self._objective, **options)
+            self._traced[known] = _Traced.trace(whole, own, *map(_look, given))
+        found = self._traced[known](self._worker(), own, *given)
+        return jax.tree.map(lambda value: jnp.asarray(_array(value)), found)
+
+    def export_arrays(self) -> dict[str, np.ndarray]:
+        """Return the content of all slots of all items as named arrays. See `LocalWork`."""
+        arrays = {}
+        for name, contents in self._contents.items():
+            items = sorted(contents)
+            rows = [[_array(leaf) for leaf in jax.tree.leaves(contents[item])] for item in items]
+            arrays[f"slot/{name}/items"] = np.array(items, np.int32).reshape(-1, 2)
+            for place, column in enumerate(zip(*rows, strict=True)):
+                arrays[f"slot/{name}/{place}"] = np.stack(column)
+        return arrays
+
+    def import_arrays(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
+        """Replace the content of all slots by what `export_arrays` returned. See `LocalWork`."""
+        self._contents.clear()
+        for name in sorted({key.split("/")[1] for key in arrays if key.startswith("slot/")}):
+            leaves, structure = jax.tree.flatten(self._look_of(slots[name]))
+            columns = [arrays[f"slot/{name}/{place}"] for place in range(len(leaves))]
+            items = [(int(model), int(node)) for model, node in arrays[f"slot/{name}/items"]]
+            for column, leaf in zip(columns, leaves, strict=True):
+                if column.shape != (len(items), *leaf.shape):
+                    raise ValueError(
+                        f"an array of shape {column.shape} where {leaf.shape} is expected"
+                    )
+            device = self._objective.device
+            self._contents[name] = {
+                item: jax.tree.unflatten(
+                    structure, [as_value(column[row], device) for column in columns]
+                )
+                for row, item in enumerate(items)
+            }
+
+    def _begin(self, slot: Slot, task: Task, item: Item, message: Mapping[str, Value]) -> int:
+        """Begin a slot, and count the evaluations that this takes."""
+        names = (*task.vectors, *task.numbers, *slot.vectors)
+        own = self.data.of_node(item[1])
+        needed = {name: message[name] for name in names}
+        content = self._contents.setdefault(slot.name, {}).get(item)
+        if content is None:
+            content = jax.tree.map(self._zeros, self._look_of(slot))
+        if slot not in self._traced:
+            arguments = (own, self._look_of(slot), jax.tree.map(_look, needed))
+            self._traced[slot] = _Traced.trace(partial(slot.begin, self._objective), *arguments)
+        content, count = self._traced[slot](self._worker(), own, content, needed)
+        self._contents[slot.name][item] = content
+        return int(count)
+
+    def _run(
+        self,
+        task: Task,
+        options: Mapping[str, Any],
+        item: Item,
+        key: Key,
+        message: Mapping[str, Value],
+    ) -> dict[str, Value]:
+        own = self.data.of_node(item[1])
+        needed = {name: message[name] for name in (*task.vectors, *task.numbers)}
+        state = {slot.name: self._contents[slot.name][item] for slot in task.slots}
+        known = (task, *sorted(options.items()))
+        if known not in self._traced:
+            look = {slot.name: self._look_of(slot) for slot in task.slots}
+            function = partial(task.function, self._objective, **options)
+            arguments = (own, look, key, jax.tree.map(_look, needed))
+            self._traced[known] = _Traced.trace(function, *arguments)
+        state, reply = self._traced[known](self._worker(), own, state, key, needed)
+        for slot in task.slots:
+            self._contents[slot.name][item] = state[slot.name]
+        return reply
+
+    def _for_each(self, run: Callable[[int], Any], count: int) -> list[Any]:
+        """Run something for each item, in threads where that pays."""
+        first = run(0)  # traces what the others then run
+        if self._threads is None or count < 3 or not self._gradients_are_long:
+            return [first, *map(run, range(1, count))]
+
+        def alone(place: int) -> Any:
+            torch.set_num_threads(1)
+            return run(place)
+
+        before = torch.get_num_threads()
+        try:
+            return [first, *self._threads.map(alone, range(1, count))]
+        finally:
+            torch.set_num_threads(before)
+
+    @cached_property
+    def _gradients_are_long(self) -> bool:
+        worker, theta = self._worker(), self._objective.tensor(self._objective.start(jax.random.key(0)))
+        batch = BatchPlace(np.int32(0))
+        worker.oracles.batch_loss_and_gradient(theta, batch)
+        begin = time.perf_counter()
+        worker.oracles.batch_loss_and_gradient(theta, batch)
+        return time.perf_counter() - begin >= LONG_GRADIENT
+
+    def _worker(self) -> _Worker:
+        if not hasattr(self._thread, "worker"):
+            self._thread.worker = _Worker(self._objective, self._pool)
+        return self._thread.worker
+
+    def _look_of(self, slot: Slot) -> Any:
+        return jax.eval_shape(lambda: slot.empty(self._objective, self.data))
+
+    def _zeros(self, look: jax.ShapeDtypeStruct) -> Value:
+        return as_value(np.zeros(look.shape, look.dtype), self._objective.device)
+
+
+def _look(value: Value) -> Any:
+    """Return what tracing needs to know of a value."""
+    if isinstance(value, torch.Tensor):
+        return jax.ShapeDtypeStruct(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    return jax.ShapeDtypeStruct(np.shape(value), value.dtype)
+
+
+def _array(value: Value) -> np.ndarray:
+    return value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
