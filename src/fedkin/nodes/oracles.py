@@ -10,6 +10,7 @@ from jax import lax
 from jax.custom_batching import sequential_vmap
 
 from fedkin.data.batches import NodeData
+from fedkin.errors import InputError
 from fedkin.models.base import LinearModel, as_float
 from fedkin.models.objective import Batch, Objective
 from fedkin.nodes.foreign import for_any_model
@@ -142,7 +143,8 @@ def smoothness(objective: Objective, data: NodeData) -> Array:
     it is approached from below, so callers leave a margin.
     """
     model = objective.model
-    assert isinstance(model, LinearModel)
+    if not isinstance(model, LinearModel):
+        raise InputError("only fedkin's own linear models have a known bound on their curvature")
 
     def largest_eigenvalue(batch: Batch) -> Array:
         features = as_float(batch.inputs)
