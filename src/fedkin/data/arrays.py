@@ -88,7 +88,7 @@ def check_inputs_like(inputs: Any, point_shape: tuple[int, ...]) -> np.ndarray:
 def _pair(points: Any, owner: str) -> Points:
     if not isinstance(points, (tuple, list)) or len(points) != 2:
         raise InputError(f"{owner}: expected a pair (X, y), got {type(points).__name__}")
-    inputs, labels = _as_array(points[0], owner), np.asarray(points[1])
+    inputs, labels = _as_array(points[0], owner), _from_tensor(points[1], owner)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
@@ -103,7 +103,7 @@ def _pair(points: Any, owner: str) -> Points:
 
 
 def _as_array(inputs: Any, owner: str) -> np.ndarray:
-    array = np.asarray(inputs)
+    array = _from_tensor(inputs, owner)
     if array.ndim < 2:
         raise InputError(
             f"{owner}: the points must be rows of features or images, not an array of shape {array.shape}"
@@ -114,6 +114,19 @@ def _as_array(inputs: Any, owner: str) -> np.ndarray:
             "(the command `fedkin fit` does that for tables)"
         )
     return array
+
+
+def _from_tensor(values: Any, owner: str) -> np.ndarray:
+    """Return values as an array, also those of a PyTorch tensor on any device."""
+    if hasattr(values, "detach") and hasattr(values, "cpu"):
+        try:
+            return np.asarray(values.detach().cpu())
+        except (NotImplementedError, TypeError, RuntimeError) as error:
+            raise InputError(
+                f"{owner}: a tensor of type {values.dtype} on the device {values.device} has no numbers that "
+                f"fedkin can read ({error}): convert it, for example with .float()"
+            ) from error
+    return np.asarray(values)
 
 
 def _check_inputs(inputs: list[np.ndarray], owners: list[str]) -> list[np.ndarray]:

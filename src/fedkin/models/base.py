@@ -168,14 +168,19 @@ def is_torch_module(candidate: Any) -> bool:
     return torch is not None and isinstance(candidate, torch.nn.Module)
 
 
+def torch_model(module: Any, task: LearningTask, l2: float = 0.0) -> Model:
+    """Return a PyTorch module as a model."""
+    from fedkin.models.torch_module import TorchModel
+
+    return TorchModel(module, task, l2)
+
+
 def as_model(candidate: Any, task: LearningTask) -> Model:
     """Return a fedkin model unchanged; wrap a PyTorch module, or any object with `init` and `apply`."""
     if isinstance(candidate, Model):
         return candidate
     if is_torch_module(candidate):
-        from fedkin.models.torch_module import TorchModel
-
-        return TorchModel(candidate, task)
+        return torch_model(candidate, task)
     if callable(getattr(candidate, "init", None)) and callable(getattr(candidate, "apply", None)):
         try:
             hash(candidate)

@@ -1,6 +1,7 @@
 """A model's loss as a function of one flat vector, which is what training optimizes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -110,6 +111,15 @@ class Objective:
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalization statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)
+
+    def arrange_statistics(self, leaves: Sequence[np.ndarray]) -> Statistics:
+        """Return statistics as the model arranges them, given their arrays in one list."""
+        looks = jax.eval_shape(
+            self.statistics,
+            jax.ShapeDtypeStruct((self.size,), jnp.result_type(float)),
+            jax.ShapeDtypeStruct((2, *self.point_shape), self.point_dtype),
+        )
+        return jax.tree.unflatten(jax.tree.structure(looks), leaves)
 
 
 # This runs once. Optimized compilation would take two seconds and save none.

@@ -1,7 +1,7 @@
 """PyTorch modules as models (extra `torch`)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
@@ -18,6 +18,10 @@ from fedkin.models.objective import Batch, Objective
 from fedkin.models.torch_checks import check_module, device_of, first_outputs, trained_names
 from fedkin.models.torch_network import Moments, Network, seeded, set_moments
 from fedkin.types import Array, Key, LearningTask, Params, Vector
+
+
+STATISTICS_NAMES = ("running_mean", "running_var")
+"""How the names of what a layer of batch normalization normalizes with end."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +180,10 @@ class TorchObjective(Objective):
         found = self._shared_network().statistics(self.tensor(vector), self.tensor(inputs))
         return tuple((mean.cpu().numpy(), variance.cpu().numpy()) for mean, variance in found)
 
+    def arrange_statistics(self, leaves: Sequence[np.ndarray]) -> Statistics:
+        """Return statistics as this class arranges them: a mean and a variance per layer."""
+        return tuple(zip(leaves[::2], leaves[1::2], strict=True))
+
     def trained_module(self, vector: np.ndarray, statistics: Statistics) -> nn.Module:
         """Return a copy of the module with these parameters, and these statistics for evaluation."""
         module = deepcopy(self.model.module)
@@ -202,6 +210,33 @@ class TorchObjective(Objective):
         parameters = dict(module.named_parameters())
         parts = [parameters[name].detach().cpu().reshape(-1) for name in self.structure]
         return jnp.asarray(torch.cat(parts).numpy())
+
+
+def with_state(module: nn.Module, state: Mapping[str, np.ndarray]) -> nn.Module:
+    """Return a copy of a module with the state dict of a file.
+
+    Raises:
+        InputError: If the module's own has other names or shapes.
+    """
+    copy = deepcopy(module)
+    own = copy.state_dict()
+    # Layers of batch normalization get statistics by training, also where they have none before.
+    odd = {
+        name for name in set(own) ^ set(state) if name in own or not name.endswith(STATISTICS_NAMES)
+    }
+    if odd:
+        raise InputError(
+            f"the module {type(module).__name__} is not like the saved one: only one of them has "
+            f"{', '.join(sorted(odd)[:5])}"
+        )
+    for name, array in state.items():
+        if name in own and tuple(own[name].shape) != array.shape:
+            raise InputError(
+                f"the module {type(module).__name__} is not like the saved one: {name} has the shape "
+                f"{tuple(own[name].shape)}, and {array.shape} in the file"
+            )
+    copy.load_state_dict({name: torch.from_numpy(state[name]) for name in own})
+    return copy
 
 
 def refuse_in_jax() -> NoReturn:

@@ -85,10 +85,10 @@ def fit(
 
     Args:
         nodes: (X, y) of each node: a dict by name, or a list. X are rows of features or images
-            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression).
+            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression); arrays or tensors.
         validation: (X, y) of the owner: the data that the model should do well on.
-        model: `logistic`, `ridge`, `mlp`, `cnn`, or any object with `init(key, X)` and
-            `apply(params, X)`, such as a Flax linen module.
+        model: `logistic`, `ridge`, `mlp`, `cnn`, a PyTorch module (docs/pytorch.md), or any object with
+            `init(key, X)` and `apply(params, X)`, such as a Flax linen module.
         method: An object with its settings, such as
             `fedkin.Bilevel(solver=fedkin.ConjugateGradients(damping=1.0))`, or a name; the settings are then
             keywords of `fit` (`cap`, and all from `preset` to `personal_steps`). `bilevel` learns the
@@ -100,7 +100,7 @@ def fit(
         test: (X, y) to report on in the history; it decides nothing.
         classes: All labels that may occur, or their number; by default those that do.
         task: `classification` or `regression`, for a model of your own; otherwise the model tells.
-        l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for `cnn`).
+        l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for `cnn` and PyTorch modules).
         batch_size: The number of points in a mini-batch.
         steps: The largest number of outer steps (default: 50; 200 where a step is one exchange; with preset
             `paper` 20; no limit where `synchronizations` is given).
