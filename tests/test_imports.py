@@ -23,6 +23,7 @@ DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 EXTRAS = {
     "flower": (FLOWER, "cli/federation"),
     "data": ("data/",),
+    "torch": ("models/torch_", "nodes/torch_", "federation/torch_"),
 }
 """Where the packages of an extra may be imported: code that runs only where the extra is installed."""
 

@@ -1,7 +1,7 @@
 """All nodes in one process."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -9,19 +9,41 @@ from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.errors import InputError
 from fedkin.federation.aggregate import Traffic, combine
 from fedkin.federation.base import Cost, Reply, Request, as_array
-from fedkin.federation.series import SeriesBook
-from fedkin.federation.task import Slot
+from fedkin.federation.series import Beginning, Item, SeriesBook
+from fedkin.federation.task import Slot, Task
 from fedkin.federation.work import LocalWork
 from fedkin.models.objective import Objective
-from fedkin.types import Key
+from fedkin.types import Array, Key
 
-if TYPE_CHECKING:
-    from fedkin.federation.torch_work import TorchWork
+
+class Work(Protocol):
+    """Runs tasks on the data of some nodes in this process, and remembers their state."""
+
+    def compute(
+        self,
+        task: Task,
+        options: Mapping[str, Any],
+        items: Sequence[Item],
+        message: Mapping[str, Array],
+        key: Key,
+        beginnings: Mapping[str, Beginning],
+        models: Sequence[int] | None = None,
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Run a task for some items. See `LocalWork.compute`."""
+        ...
+
+    def export_arrays(self) -> dict[str, np.ndarray]:
+        """Return the content of all slots of all items as named arrays."""
+        ...
+
+    def import_arrays(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
+        """Replace the content of all slots by what `export_arrays` returned."""
+        ...
 
 
 def local_work(
     objective: Objective, data: NodeData, *, threads: int | None = None, first_number: int = 0
-) -> "LocalWork | TorchWork":
+) -> Work:
     """Return what runs tasks on the data of nodes in this process: by JAX, or by PyTorch for its modules."""
     if objective.in_jax:
         return LocalWork(objective, data, threads=threads, first_number=first_number)
@@ -63,7 +85,7 @@ class SimulatedFederation:
         inputs, labels = zip(*nodes, strict=True)
         data = stack_nodes(inputs, labels, batch_size, seed)
         self._work = local_work(objective, data, threads=threads)
-        self.data = data if isinstance(self._work, LocalWork) else self._work.data
+        self.data = getattr(self._work, "data", data)  # PyTorch has its own
         self.present = np.ones(len(nodes), bool)
         self.batches = int(self.data.batches.max())
         self.ask_all = ask_all
@@ -109,9 +131,10 @@ class SimulatedFederation:
             *arguments: Vectors and numbers.
             **options: Settings that are part of the compiled code.
         """
-        if isinstance(self._work, LocalWork):
+        run = getattr(self._work, "evaluate", None)
+        if run is None:
             return function(self.objective, self.data.of_node(0), *arguments, **options)
-        return self._work.evaluate(function, *arguments, **options)
+        return run(function, *arguments, **options)
 
     def begin_step(self, step: int) -> None:
         """Nothing to prepare: all nodes are at hand."""

@@ -1,9 +1,9 @@
 """Running what JAX has traced on PyTorch tensors.
 
-A task is a pure function that is written for JAX. Traced with an oracle's placeholder for the model
-(`nodes/foreign.py`), it is a short list of operations on vectors. Here these operations are PyTorch's, so that
+A task is a pure function that is written for JAX. Traced with placeholders for what concerns the model
+(`nodes/foreign.py`), it is a short list of operations on vectors. Here PyTorch does these operations, so that
 vectors stay on the module's device, and the placeholders are filled in. Small numbers (draws, counts, step
-sizes) stay in NumPy. An operation that is not in the tables below is left to JAX: slower, with the same result.
+sizes) stay in NumPy. What the tables below do not have is left to JAX: slower, with the same result.
 """
 
 import operator
@@ -137,8 +137,7 @@ def _operation(equation: JaxprEqn) -> Operation:
 def _in_jax(equation: JaxprEqn, machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
     """Leave an operation to JAX."""
     arguments = [
-        jnp.asarray(value.cpu().numpy() if isinstance(value, Tensor) else value)
-        for value in values
+        jnp.asarray(value.cpu().numpy() if isinstance(value, Tensor) else value) for value in values
     ]
     found = equation.primitive.bind(*arguments, **equation.params)
     results = found if equation.primitive.multiple_results else [found]

@@ -28,7 +28,6 @@ from fedkin.nodes.foreign import BatchPlace
 from fedkin.nodes.torch_oracles import TorchOracles, TorchPool
 from fedkin.types import Array, Key
 
-
 LONG_GRADIENT = 1e-3
 """Seconds: threads pay where a gradient of a mini-batch takes at least this long. Below, they mostly wait for
 Python's lock."""
@@ -99,25 +98,23 @@ class TorchWork:
         models: Sequence[int] | None = None,
     ) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """Run a task for some items. See `LocalWork.compute`."""
-        vectors = {n: v for each in beginnings.values() for n, v in each.vectors.items()}
-        sent = {
-            name: as_value(array, self._objective.device)
-            for name, array in ({**message, **vectors}).items()
-        }
-        keys = jax.random.fold_in
+        begun = {n: v for each in beginnings.values() for n, v in each.vectors.items()}
+        asked, begun = self._values(message), self._values(begun)
+        rows = {model: model for model, _ in items}
+        if models is not None:
+            rows = {model: row for row, model in enumerate(models)}
 
         def run(place: int) -> tuple[dict[str, Any], int]:
-            model, node = items[place]
-            row = model if models is None else models.index(model)
-            own = {name: value[row] if np.ndim(value) == 2 else value for name, value in sent.items()}
-            starts = [
-                slot
+            model, node = item = items[place]
+            own = _of_model(asked, rows[model])
+            first = own | _of_model(begun, rows[model])
+            evaluations = sum(
+                self._begin(slot, task, item, first)
                 for slot in task.slots
                 if slot.name in beginnings and beginnings[slot.name].items[place]
-            ]
-            evaluations = sum(self._begin(slot, task, (model, node), own) for slot in starts)
-            own_key = keys(key, node + self._first_number)
-            reply = self._run(task, options, (model, node), own_key, own)
+            )
+            own_key = jax.random.fold_in(key, node + self._first_number)
+            reply = self._run(task, options, item, own_key, own)
             return reply, evaluations + int(reply.pop(EVALUATIONS))
 
         done = self._for_each(run, len(items))
@@ -167,6 +164,9 @@ class TorchWork:
                 )
                 for row, item in enumerate(items)
             }
+
+    def _values(self, arrays: Mapping[str, Array]) -> dict[str, Value]:
+        return {name: as_value(array, self._objective.device) for name, array in arrays.items()}
 
     def _begin(self, slot: Slot, task: Task, item: Item, message: Mapping[str, Value]) -> int:
         """Begin a slot, and count the evaluations that this takes."""
@@ -223,7 +223,10 @@ class TorchWork:
 
     @cached_property
     def _gradients_are_long(self) -> bool:
-        worker, theta = self._worker(), self._objective.tensor(self._objective.start(jax.random.key(0)))
+        worker, theta = (
+            self._worker(),
+            self._objective.tensor(self._objective.start(jax.random.key(0))),
+        )
         batch = BatchPlace(np.int32(0))
         worker.oracles.batch_loss_and_gradient(theta, batch)
         begin = time.perf_counter()
@@ -240,6 +243,11 @@ class TorchWork:
 
     def _zeros(self, look: jax.ShapeDtypeStruct) -> Value:
         return as_value(np.zeros(look.shape, look.dtype), self._objective.device)
+
+
+def _of_model(message: Mapping[str, Value], row: int) -> dict[str, Value]:
+    """Return a message with one model's rows of what has a row per model."""
+    return {name: each[row] if np.ndim(each) == 2 else each for name, each in message.items()}
 
 
 def _look(value: Value) -> Any:

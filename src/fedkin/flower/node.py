@@ -19,8 +19,8 @@ from fedkin.compilation import keep_compiled_code
 from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.series import Beginning
+from fedkin.federation.simulation import Work, local_work
 from fedkin.federation.task import slots_of
-from fedkin.federation.work import LocalWork
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
@@ -233,7 +233,7 @@ class _OwnNode:
 
     objective: Objective
     data: NodeData
-    work: LocalWork
+    work: Work
 
 
 _PREPARED: dict[str, _OwnNode] = {}
@@ -264,7 +264,7 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
         data = stack_nodes(
             [prepared], [points.labels], request.batch_size, request.seed, first_number=number
         )
-        work = LocalWork(objective, data, first_number=number)
+        work = local_work(objective, data, first_number=number)
         _PREPARED[known] = _OwnNode(objective, data, work)
     return _PREPARED[known]
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,6 @@ from fedkin.models.objective import Batch, Objective
 from fedkin.models.torch_checks import check_module, device_of, first_outputs, trained_names
 from fedkin.models.torch_network import Moments, Network, seeded, set_moments
 from fedkin.types import Array, Key, LearningTask, Params, Vector
-
 
 STATISTICS_NAMES = ("running_mean", "running_var")
 """How the names of what a layer of batch normalization normalizes with end."""

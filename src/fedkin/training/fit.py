@@ -17,6 +17,7 @@ from fedkin.methods.bilevel.theory import TheoryBilevel
 from fedkin.methods.registry import make_method
 from fedkin.methods.settings import whole_number
 from fedkin.models import named
+from fedkin.models.base import is_torch_module
 from fedkin.training.history import to_row
 from fedkin.training.problem import Problem, TrainedRun, simulation
 from fedkin.training.result import Result
@@ -189,6 +190,7 @@ def fit(
     else:
         chosen = make_method(method, settings)
     task = _task(model, task)
+    _check_devices(model, [*(nodes.values() if isinstance(nodes, Mapping) else nodes), validation])
     arrays = check_arrays(nodes, validation, test, task=task, classes=classes)
     engine = simulation(
         dict(zip(arrays.names, arrays.nodes, strict=True)), batch_size=batch_size, seed=seed
@@ -261,6 +263,20 @@ def _task(model: Any, task: LearningTask | None) -> LearningTask:
     if known is not None and task is not None and known != task:
         raise InputError(f"the model {model!r} is for {known}, not for {task}")
     return task or known or "classification"
+
+
+def _check_devices(model: Any, points: Sequence[Any]) -> None:
+    """Refuse tensors that are on another device than the module; those of the CPU are moved."""
+    if not is_torch_module(model):
+        return
+    own = {str(parameter.device) for parameter in model.parameters()}
+    tensors = [each for pair in points if isinstance(pair, (tuple, list)) for each in pair]
+    others = {str(each.device) for each in tensors if hasattr(each, "detach")} - own - {"cpu"}
+    if own and others:
+        raise InputError(
+            f"the points are on the device {min(others)}, and the module is on {min(own)}: move the "
+            f"module to the points, module.to({min(others)!r}), or the points to the CPU"
+        )
 
 
 def make_result(problem: Problem, trained: TrainedRun) -> Result:

@@ -104,7 +104,8 @@ class Problem:
         Args:
             engine: Makes the federation.
             validation: The owner's raw inputs and labels.
-            model: The name of a model, a fedkin model, a PyTorch module, or any object with `init` and `apply`.
+            model: The name of a model, a fedkin model, a PyTorch module, or any object with `init` and
+                `apply`.
             task: Classification or regression.
             classes: The label of each class; None for regression.
             test: Raw points to report on.

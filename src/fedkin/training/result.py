@@ -192,7 +192,9 @@ def load(path: str | Path, model: Any | None = None) -> Result:
         raise InputError(f"{path} has format {found}, this version of fedkin reads {FORMAT}")
     classes = None if description["classes"] is None else np.array(description["classes"])
     state = {
-        name.removeprefix(STATE): arrays.pop(name) for name in list(arrays) if name.startswith(STATE)
+        name.removeprefix(STATE): arrays.pop(name)
+        for name in list(arrays)
+        if name.startswith(STATE)
     }
     restored = _restore_model(description["model"], model, classes, state)
     point_shape = tuple(description["point_shape"])

@@ -84,9 +84,7 @@ def gradients_to_keep(objective: Objective, data: NodeData) -> int:
     """
     rows = data.turns.size
     gradient_bytes = objective.size * jnp.dtype(jnp.result_type(float)).itemsize
-    return (
-        rows if data.batches.size * rows * gradient_bytes * LEAST_RATIO <= data.nbytes else 0
-    )
+    return rows if data.batches.size * rows * gradient_bytes * LEAST_RATIO <= data.nbytes else 0
 
 
 def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProblem:
