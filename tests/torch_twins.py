@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from fedkin.models.linear import Logistic
 from fedkin.models.mlp import MLP
 from fedkin.models.objective import Objective
 from fedkin.models.torch_module import TorchModel
+from fedkin.training.problem import initial_model_key
 
 
 class Images(nn.Module):
@@ -96,7 +96,7 @@ def twin_of(objective: Objective) -> Twin:
     else:
         assert isinstance(model, CNN)
         module = paper_cnn(model)
-    fill(module, np.asarray(objective.init(jax.random.key(0)))[order])
+    fill(module, np.asarray(objective.init(initial_model_key(0)))[order])
     return Twin(TorchModel(module, model.task, model.l2), order)
 
 

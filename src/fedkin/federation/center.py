@@ -100,7 +100,7 @@ class Center:
 
 
 def normalization_statistics(
-    objective: Objective, theta: Vector, inputs: Array | np.ndarray
+    objective: Objective, theta: Vector, inputs: Array
 ) -> Statistics:
     """Return the statistics of some prepared points, for evaluation with fixed normalization."""
     if not objective.in_jax:
@@ -116,7 +116,7 @@ def evaluate_in_chunks(
     for begin in range(0, len(inputs), EVALUATION_CHUNK):
         chunk = np.asarray(inputs[begin : begin + EVALUATION_CHUNK])
         if not objective.in_jax:
-            outputs.append(np.asarray(objective.outputs(theta, chunk, statistics)))
+            outputs.append(np.asarray(objective.outputs(theta, jnp.asarray(chunk), statistics)))
             continue
         size = len(chunk)
         # Filled up to a power of two, so that few shapes are ever compiled.

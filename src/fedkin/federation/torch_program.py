@@ -293,7 +293,7 @@ def _product(first: Value, second: Value, *, dimension_numbers: tuple, **_: Any)
     (own, other), (batch, _) = dimension_numbers
     if batch or not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         return None
-    return torch.tensordot(first, second, dims=(list(own), list(other)))
+    return torch.tensordot(first, second, dims=(list(own), list(other)))  # pyright: ignore
 
 
 def _part(

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from fedkin.data.batches import NodeData
+from fedkin.errors import InputError
 from fedkin.federation.base import as_array
 from fedkin.federation.series import Beginning, Item
 from fedkin.federation.task import EVALUATIONS, Slot, Task
@@ -199,7 +200,12 @@ class TorchWork:
             look = {slot.name: self._look_of(slot) for slot in task.slots}
             function = partial(task.function, self._objective, **options)
             arguments = (own, look, key, jax.tree.map(_look, needed))
-            self._traced[known] = _Traced.trace(function, *arguments)
+            try:
+                self._traced[known] = _Traced.trace(function, *arguments)
+            except (InputError, AttributeError) as error:
+                raise InputError(
+                    f"{task.name} cannot run on a PyTorch module: {error}"
+                ) from error
         state, reply = self._traced[known](self._worker(), own, state, key, needed)
         for slot in task.slots:
             self._contents[slot.name][item] = state[slot.name]
@@ -239,7 +245,7 @@ class TorchWork:
         return self._thread.worker
 
     def _look_of(self, slot: Slot) -> Any:
-        return jax.eval_shape(lambda: slot.empty(self._objective, self.data))
+        return jax.eval_shape(lambda: slot.empty(self._objective, self.data))  # pyright: ignore
 
     def _zeros(self, look: jax.ShapeDtypeStruct) -> Value:
         return as_value(np.zeros(look.shape, look.dtype), self._objective.device)

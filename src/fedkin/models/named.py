@@ -129,7 +129,7 @@ def named_model(
     return model
 
 
-def checked_l2(l2: Any) -> float | None:
+def checked_l2(l2: float | None) -> float | None:
     """Return the factor of ½‖θ‖² that a user gave, or None; refuse what is not a number from 0 on."""
     is_number = isinstance(l2, Real) and not isinstance(l2, bool)
     if l2 is not None and not (is_number and 0 <= l2 < float("inf")):

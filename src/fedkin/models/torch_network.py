@@ -55,7 +55,7 @@ class Network:
     ) -> None:
         self._training = _OnVector(training_copy(module), names)
         self._evaluation = _OnVector(deepcopy(module).eval(), names)
-        self._task = task
+        self._task: LearningTask = task
         self._l2 = l2
 
     def loss_and_gradient(

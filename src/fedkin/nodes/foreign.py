@@ -18,10 +18,14 @@ from jax.interpreters import batching
 from fedkin.types import Array
 
 
+Numbers = Any
+"""Whole numbers: a JAX array while a task is traced, NumPy's otherwise."""
+
+
 class BatchPlace(NamedTuple):
     """A mini-batch, by its place in a pool that an engine keeps."""
 
-    place: Array
+    place: Numbers
 
 
 class NodePlaces(NamedTuple):
@@ -30,28 +34,28 @@ class NodePlaces(NamedTuple):
     It has what tasks use of `NodeData`; its mini-batches are nothing but places in the engine's pool.
     """
 
-    sizes: Array
+    sizes: Numbers
     """How many points each mini-batch of the pool has."""
-    first: Array
+    first: Numbers
     """The position in the pool of the node's first mini-batch."""
-    batches: Array
+    batches: Numbers
     """The number of the node's mini-batches."""
-    points: Array
+    points: Numbers
     """The number of the node's points."""
-    turns: Array
+    turns: Numbers
     """0, 1, …, one row: `NodeData.turns` for mini-batches that are computed one after the other."""
-    nbytes: Array
+    nbytes: Numbers
     """The memory of all points in the pool, in bytes."""
 
-    def batch(self, index: Array) -> BatchPlace:
+    def batch(self, index: Numbers) -> BatchPlace:
         """Name one mini-batch."""
         return BatchPlace(self.first + index)
 
-    def batch_points(self, indices: Array) -> Array:
+    def batch_points(self, indices: Numbers) -> Numbers:
         """Count the points of one node's mini-batches."""
         return self.sizes[self.first + indices]
 
-    def of_node(self, node: Array | int) -> "NodePlaces":
+    def of_node(self, node: Numbers) -> "NodePlaces":
         """Pick one node out of a stack."""
         return self._replace(
             first=self.first[node], batches=self.batches[node], points=self.points[node]

@@ -124,12 +124,9 @@ class Result:
         }
         arrays = io.BytesIO()
         leaves = jax.tree.leaves(self.statistics)
-        np.savez(
-            arrays,
-            theta=self.theta,
-            **{f"statistics_{i}": leaf for i, leaf in enumerate(leaves)},
-            **{f"{STATE}{name}": array for name, array in self._state().items()},
-        )
+        named: dict[str, Any] = {f"statistics_{i}": leaf for i, leaf in enumerate(leaves)}
+        named |= {f"{STATE}{name}": array for name, array in self._state().items()}
+        np.savez(arrays, theta=self.theta, **named)
         table = io.BytesIO()
         self.history.to_parquet(table, index=False)
         content = io.BytesIO()
