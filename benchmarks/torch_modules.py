@@ -1,6 +1,7 @@
 """`python -m benchmarks.torch_modules`: PyTorch modules in fedkin's engine against the plain loop.
 
-Both train the same module on the same mini-batches of 20 nodes, in turns, each with its best number of threads.
+Both train the same module on the same mini-batches of 20 nodes, in turns, each with its best number of
+threads.
 """
 
 # pyright: reportMissingImports=false
@@ -29,7 +30,6 @@ from fedkin.methods.bilevel.node import HESSIAN_PRODUCT
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.models.objective import Objective
 from fedkin.models.torch_module import TorchModel
-from fedkin.nodes.draws import draw_batches
 
 NODES, BATCH_SIZE, SEED = 20, 50, 0
 LEARNING_RATE = 0.02
@@ -171,9 +171,7 @@ def products(race: Race, threads: int) -> tuple[Callable, Callable]:
         return np.asarray(engine.exchange(each=request, key=jax.random.key(0)).each["product"])
 
     def theirs() -> np.ndarray:
-        found = [
-            loop.full_hessian_product(node, race.parameters(), shaped) for node in loop.nodes
-        ]
+        found = [loop.full_hessian_product(node, race.parameters(), shaped) for node in loop.nodes]
         return np.stack([np.concatenate([p.detach().numpy().ravel() for p in f]) for f in found])
 
     return ours, theirs
@@ -196,7 +194,9 @@ def main(
         draw.integers(0, 10, (NODES, points)).astype(np.int32),
         steps,
     )
-    table = Table("work", "engine, 1 thread", f"engine, {cores}", "loop, 1", f"loop, {cores}", "ratio")
+    table = Table(
+        "work", "engine, 1 thread", f"engine, {cores}", "loop, 1", f"loop, {cores}", "ratio"
+    )
     batches = points // BATCH_SIZE
     for name, contest, units in (
         ("training step of all nodes", training, steps),

@@ -1,4 +1,4 @@
-"""`fedkin.fit` with PyTorch modules: the same numbers as fedkin's own models, files, and modules that are refused."""
+"""PyTorch modules: the same numbers as fedkin's own models, files, and modules that are refused."""
 
 import subprocess
 import sys
@@ -159,8 +159,7 @@ def test_products_slopes_and_decrements_are_those_of_the_jax_engine(pair):
 def test_the_center_computes_the_same(pair):
     thetas = pair.vector(1)
     (loss, gradient), (own_loss, own_gradient) = (
-        center.loss_and_gradient(theta)
-        for center, theta in zip(pair.centers, thetas, strict=True)
+        center.loss_and_gradient(theta) for center, theta in zip(pair.centers, thetas, strict=True)
     )
     near(own_loss, loss)
     near(own_gradient, gradient[pair.order])
@@ -181,7 +180,9 @@ def test_the_center_computes_the_same(pair):
         )
     ]
     near(scores[1], scores[0])
-    assert pair.centers[1].validate(thetas[1]).accuracy == pair.centers[0].validate(thetas[0]).accuracy
+    assert (
+        pair.centers[1].validate(thetas[1]).accuracy == pair.centers[0].validate(thetas[0]).accuracy
+    )
 
 
 LOOPS = {
@@ -450,7 +451,10 @@ def half_on_meta():
         (half_on_meta, "spread over several devices .*2.bias on meta"),
         (lambda: flat(nn.Linear(100, 3, device="meta")), "on the device meta"),
         (nn.Flatten, "has no parameters: there is nothing to train"),
-        (lambda: flat(nn.Linear(100, 3)).requires_grad_(False), "no parameters that ask for a grad"),
+        (
+            lambda: flat(nn.Linear(100, 3)).requires_grad_(False),
+            "no parameters that ask for a grad",
+        ),
         (lambda: Failing(100, 3), "Failing fails on points .*ValueError: the weather is bad"),
         (lambda: nn.Linear(7, 3), "Linear fails on points of shape"),
         (lambda: Pairs(100, 3), "must return one tensor, but returns tuple"),
@@ -467,14 +471,16 @@ def test_a_module_that_cannot_be_trained_is_refused(module, message):
 
 def test_points_on_another_device_are_refused():
     elsewhere = [(inputs.to("meta"), labels) for inputs, labels in TENSORS]
-    with pytest.raises(fedkin.InputError, match="points are on the device meta, and the module is on cpu"):
+    with pytest.raises(
+        fedkin.InputError, match="points are on the device meta, and the module is on cpu"
+    ):
         fedkin.fit(elsewhere, tensors(VALIDATION), model=network())
     with pytest.raises(fedkin.InputError, match="on the device meta has no numbers"):
         fedkin.fit(elsewhere, tensors(VALIDATION), model="mlp")
 
 
 def test_what_needs_jax_is_refused():
-    with pytest.raises(fedkin.InputError, match="ridge.*logistic|logistic.*ridge"):
+    with pytest.raises(fedkin.InputError, match=r"ridge.*logistic|logistic.*ridge"):
         fedkin.fit(TENSORS, tensors(VALIDATION), model=network(), schedule="theory", epsilon=0.1)
 
 

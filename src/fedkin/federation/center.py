@@ -99,9 +99,7 @@ class Center:
         return Score(loss, float(np.mean(np.argmax(outputs, axis=1) == labels)))
 
 
-def normalization_statistics(
-    objective: Objective, theta: Vector, inputs: Array
-) -> Statistics:
+def normalization_statistics(objective: Objective, theta: Vector, inputs: Array) -> Statistics:
     """Return the statistics of some prepared points, for evaluation with fixed normalization."""
     if not objective.in_jax:
         return objective.statistics(theta, inputs)

@@ -122,7 +122,8 @@ def _operation(equation: JaxprEqn) -> Operation:
     def run(machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
         if any(isinstance(value, Tensor) for value in values):
             if in_torch is not None:
-                found = in_torch(*[_beside_tensors(value) for value in values], **parameters)
+                given = [_beside_tensors(value, machine.device) for value in values]
+                found = in_torch(*given, **parameters)
                 if found is not None:
                     return (found,)
         elif in_numpy is not None:
@@ -158,7 +159,7 @@ def _host(value: Any) -> Value:
     return np.asarray(value)
 
 
-def _beside_tensors(value: Value) -> Value:
+def _beside_tensors(value: Value, device: torch.device) -> Value:
     """Return a NumPy value as PyTorch takes it together with tensors."""
     if isinstance(value, Tensor) or not isinstance(value, (np.ndarray, np.generic)):
         return value
@@ -168,7 +169,7 @@ def _beside_tensors(value: Value) -> Value:
         return value.flat[0].item()
     if value.dtype == np.uint32:
         value = value.astype(np.int64)
-    return torch.from_numpy(np.ascontiguousarray(value))
+    return torch.from_numpy(np.array(value)).to(device)
 
 
 # Control
@@ -249,7 +250,28 @@ def _oracle(
     return lambda machine, values: ask(machine, values, mapped)
 
 
-_CONTROL: Mapping[str, Callable[..., Operation]] = {"scan": _scan, "while": _while, "cond": _cond}
+def _select(**_: Any) -> Operation:
+    def run(machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
+        which, *cases = values
+        if np.ndim(which) == 0:
+            return (cases[int(which)],)
+        if not any(isinstance(value, Tensor) for value in values):
+            return (np.choose(which, cases),)
+        chosen, *given = (_beside_tensors(value, machine.device) for value in values)
+        found = given[0]
+        for number, case in enumerate(given[1:], start=1):
+            found = torch.where(chosen == number, case, found)
+        return (found,)
+
+    return run
+
+
+_CONTROL: Mapping[str, Callable[..., Operation]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "select_n": _select,
+}
 
 
 def _stack(values: Sequence[Value]) -> Value:
@@ -259,16 +281,6 @@ def _stack(values: Sequence[Value]) -> Value:
 
 
 # Operations, for tensors and for NumPy. One that returns None leaves the case to JAX.
-
-
-def _choose(which: Value, *cases: Value) -> Value:
-    if np.ndim(which) == 0:
-        return cases[int(which)]
-    if isinstance(which, np.ndarray):
-        return np.where(which, cases[1], cases[0]) if len(cases) == 2 else None
-    if len(cases) != 2 or which.dtype != torch.bool:
-        return None
-    return torch.where(which, cases[1], cases[0])
 
 
 def _torch_type(dtype: Any) -> torch.dtype | None:
@@ -359,7 +371,10 @@ _TABLES: Mapping[str, tuple[Callable | None, Callable | None]] = {
     ),
     "neg": _both(operator.neg),
     "rem": (None, _plain(np.fmod)),
-    "shift_right_logical": (None, None),
+    "shift_right_logical": (
+        None,
+        _plain(lambda value, bits: value >> bits if value.dtype.kind == "u" else None),
+    ),
     "max": (_plain(lambda a, b: _larger(a, b, torch.maximum)), _plain(np.maximum)),
     "min": (_plain(lambda a, b: _larger(a, b, torch.minimum)), _plain(np.minimum)),
     "eq": _both(operator.eq),
@@ -382,7 +397,6 @@ _TABLES: Mapping[str, tuple[Callable | None, Callable | None]] = {
     "is_finite": (_plain(torch.isfinite), _plain(np.isfinite)),
     "copy": _both(lambda value: value),
     "stop_gradient": _both(lambda value: value),
-    "select_n": _both(_choose),
     "convert_element_type": (
         lambda value, *, new_dtype, **_: (
             None if _torch_type(new_dtype) is None else value.to(_torch_type(new_dtype))
@@ -392,7 +406,6 @@ _TABLES: Mapping[str, tuple[Callable | None, Callable | None]] = {
     "broadcast_in_dim": (_spread_tensor, _spread_array),
     "reshape": (_reshaped, _reshaped),
     "squeeze": (_without_axes, _without_axes),
-    "expand_dims": (None, None),
     "slice": (_part, _part),
     "dynamic_slice": (_place, _place),
     "stack": (

@@ -83,6 +83,8 @@ class TorchWork:
         self._first_number = first_number
         self._contents: dict[str, dict[Item, Any]] = {}
         self._traced: dict[Any, _Traced] = {}
+        self._slot_looks: dict[Slot, Any] = {}
+        self._tracing = threading.Lock()
         self._thread = threading.local()
         nodes = len(self.data.batches)
         threads = 1 if objective.device.type != "cpu" else threads or available_cores()
@@ -129,10 +131,9 @@ class TorchWork:
         own = self.data.of_node(0)
         given = [as_value(as_array(array), self._objective.device) for array in arguments]
         known = (function, *sorted(options.items()))
-        if known not in self._traced:
-            whole = partial(function, self._objective, **options)
-            self._traced[known] = _Traced.trace(whole, own, *map(_look, given))
-        found = self._traced[known](self._worker(), own, *given)
+        whole = partial(function, self._objective, **options)
+        traced = self._trace(known, whole, own, *map(_look, given))
+        found = traced(self._worker(), own, *given)
         return jax.tree.map(lambda value: jnp.asarray(_array(value)), found)
 
     def export_arrays(self) -> dict[str, np.ndarray]:
@@ -177,10 +178,10 @@ class TorchWork:
         content = self._contents.setdefault(slot.name, {}).get(item)
         if content is None:
             content = jax.tree.map(self._zeros, self._look_of(slot))
-        if slot not in self._traced:
-            arguments = (own, self._look_of(slot), jax.tree.map(_look, needed))
-            self._traced[slot] = _Traced.trace(partial(slot.begin, self._objective), *arguments)
-        content, count = self._traced[slot](self._worker(), own, content, needed)
+        begin = partial(slot.begin, self._objective)
+        known = (slot, *sorted(names))
+        traced = self._trace(known, begin, own, self._look_of(slot), _looks(needed))
+        content, count = traced(self._worker(), own, content, needed)
         self._contents[slot.name][item] = content
         return int(count)
 
@@ -196,44 +197,46 @@ class TorchWork:
         needed = {name: message[name] for name in (*task.vectors, *task.numbers)}
         state = {slot.name: self._contents[slot.name][item] for slot in task.slots}
         known = (task, *sorted(options.items()))
-        if known not in self._traced:
-            look = {slot.name: self._look_of(slot) for slot in task.slots}
-            function = partial(task.function, self._objective, **options)
-            arguments = (own, look, key, jax.tree.map(_look, needed))
-            try:
-                self._traced[known] = _Traced.trace(function, *arguments)
-            except (InputError, AttributeError) as error:
-                raise InputError(
-                    f"{task.name} cannot run on a PyTorch module: {error}"
-                ) from error
-        state, reply = self._traced[known](self._worker(), own, state, key, needed)
+        function = partial(task.function, self._objective, **options)
+        looks = {slot.name: self._look_of(slot) for slot in task.slots}, key, _looks(needed)
+        traced = self._trace(known, function, own, *looks)
+        state, reply = traced(self._worker(), own, state, key, needed)
         for slot in task.slots:
             self._contents[slot.name][item] = state[slot.name]
         return reply
 
+    def _trace(self, known: tuple, function: Callable, *arguments: Any) -> _Traced:
+        """Trace a function, unless that has been done before."""
+        with self._tracing:
+            if known not in self._traced:
+                try:
+                    self._traced[known] = _Traced.trace(function, *arguments)
+                except (InputError, AttributeError) as error:
+                    name = getattr(known[0], "name", known[0])
+                    raise InputError(f"{name} cannot run on a PyTorch module: {error}") from error
+            return self._traced[known]
+
     def _for_each(self, run: Callable[[int], Any], count: int) -> list[Any]:
         """Run something for each item, in threads where that pays."""
-        first = run(0)  # traces what the others then run
-        if self._threads is None or count < 3 or not self._gradients_are_long:
-            return [first, *map(run, range(1, count))]
+        if len(self.data.batches) == 1:
+            return [run(place) for place in range(count)]
 
         def alone(place: int) -> Any:
-            torch.set_num_threads(1)
+            torch.set_num_threads(1)  # of the operations of this thread
             return run(place)
 
         before = torch.get_num_threads()
         try:
-            return [first, *self._threads.map(alone, range(1, count))]
+            if self._threads is None or count == 1 or not self._gradients_are_long:
+                return [alone(place) for place in range(count)]
+            return list(self._threads.map(alone, range(count)))
         finally:
             torch.set_num_threads(before)
 
     @cached_property
     def _gradients_are_long(self) -> bool:
-        worker, theta = (
-            self._worker(),
-            self._objective.tensor(self._objective.start(jax.random.key(0))),
-        )
-        batch = BatchPlace(np.int32(0))
+        worker, batch = self._worker(), BatchPlace(np.int32(0))
+        theta = self._objective.tensor(self._objective.start(jax.random.key(0)))
         worker.oracles.batch_loss_and_gradient(theta, batch)
         begin = time.perf_counter()
         worker.oracles.batch_loss_and_gradient(theta, batch)
@@ -245,7 +248,12 @@ class TorchWork:
         return self._thread.worker
 
     def _look_of(self, slot: Slot) -> Any:
-        return jax.eval_shape(lambda: slot.empty(self._objective, self.data))  # pyright: ignore
+        """Return the arrangement and the shapes of a slot's content."""
+        if slot not in self._slot_looks:
+            self._slot_looks[slot] = jax.eval_shape(
+                lambda: slot.empty(self._objective, self.data)  # pyright: ignore
+            )
+        return self._slot_looks[slot]
 
     def _zeros(self, look: jax.ShapeDtypeStruct) -> Value:
         return as_value(np.zeros(look.shape, look.dtype), self._objective.device)
@@ -261,6 +269,10 @@ def _look(value: Value) -> Any:
     if isinstance(value, torch.Tensor):
         return jax.ShapeDtypeStruct(tuple(value.shape), str(value.dtype).removeprefix("torch."))
     return jax.ShapeDtypeStruct(np.shape(value), value.dtype)
+
+
+def _looks(message: Mapping[str, Value]) -> dict[str, Any]:
+    return {name: _look(value) for name, value in message.items()}
 
 
 def _array(value: Value) -> np.ndarray:

@@ -258,6 +258,11 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
             raise RefusedError(
                 Refusal.INVALID, f"a model of {objective.size} parameters: at most {LARGEST_MODEL}"
             )
+        if not objective.in_jax and request.model not in settings.models:
+            raise RefusedError(
+                Refusal.FORBIDDEN,
+                f"the owner of this node does not allow the PyTorch module {request.model[:50]!r} (models)",
+            )
         while len(_PREPARED) >= MOST_RUNS:
             del _PREPARED[next(iter(_PREPARED))]
         number = request.number

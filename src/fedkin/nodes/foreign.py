@@ -17,7 +17,6 @@ from jax.interpreters import batching
 
 from fedkin.types import Array
 
-
 Numbers = Any
 """Whole numbers: a JAX array while a task is traced, NumPy's otherwise."""
 

@@ -33,6 +33,19 @@ def batch_loss_and_gradient(
     return jax.value_and_grad(objective.batch_loss)(theta, batch)
 
 
+@for_any_model(lambda point, reference, batch: (point[0], point))
+@_jit
+def batch_loss_and_difference(
+    objective: Objective, point: Vector, reference: Vector, batch: Batch
+) -> tuple[Array, Vector]:
+    """Return one mini-batch's loss at a point, and its gradient there minus that at another point."""
+    # Both points in one pass over the mini-batch.
+    losses, gradients = jax.vmap(partial(batch_loss_and_gradient, objective), (0, None))(
+        jnp.stack([point, reference]), batch
+    )
+    return losses[0], gradients[0] - gradients[1]
+
+
 @for_any_model(lambda theta, batch, vector: theta)
 @_jit
 def batch_hessian_product(

@@ -64,6 +64,15 @@ class TorchOracles:
         """Return one mini-batch's loss and its gradient."""
         return self._at(theta, int(batch.place))
 
+    def batch_loss_and_difference(
+        self, point: Tensor, reference: Tensor, batch: BatchPlace
+    ) -> tuple[Tensor, Tensor]:
+        """Return one mini-batch's loss at a point, and its gradient there minus that at another point."""
+        place = int(batch.place)
+        _, known = self._at(reference, place)
+        loss, gradient = self._at(point, place)
+        return loss, gradient.sub_(known)
+
     def batch_hessian_product(self, theta: Tensor, batch: BatchPlace, vector: Tensor) -> Tensor:
         """Return the Hessian of one mini-batch's loss times a vector."""
         return self._product(theta, [int(batch.place)], vector)

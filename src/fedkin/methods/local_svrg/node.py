@@ -98,11 +98,9 @@ def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProble
         if kept:
             loss, gradient = loss_and_gradient(point, data.batch(index))
             return loss, gradient - state.gradients.of_batches[index]
-        # Both points in one pass over the mini-batch.
-        losses, gradients = jax.vmap(loss_and_gradient, (0, None))(
-            jnp.stack([point, state.reference]), data.batch(index)
+        return oracles.batch_loss_and_difference(
+            objective, point, state.reference, data.batch(index)
         )
-        return losses[0], gradients[0] - gradients[1]
 
     def reference_gradients(point: Vector, operands: tuple) -> ReferenceGradients:
         (data,) = operands
