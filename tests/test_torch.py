@@ -28,6 +28,8 @@ from fedkin.models.objective import Objective  # noqa: E402
 from fedkin.models.torch_module import TorchModel  # noqa: E402
 from torch_twins import twin_of  # noqa: E402
 
+torch.set_num_threads(1)
+
 MODELS = {
     "logistic": Logistic(classes=3, l2=0.01),
     "mlp": MLP(outputs=3, hidden=5),

@@ -15,6 +15,10 @@ from fedkin.models.objective import Objective
 from fedkin.models.torch_module import TorchModel
 from fedkin.training.problem import initial_model_key
 
+torch.set_num_threads(
+    1
+)  # two workers run the tests on two cores, and waiting threads would slow both
+
 
 class Images(nn.Module):
     """Images (height, width, channel) as PyTorch has them: (channel, height, width)."""

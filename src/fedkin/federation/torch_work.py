@@ -7,8 +7,9 @@ threads work on different nodes, each with single-threaded operations, where the
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -133,7 +134,8 @@ class TorchWork:
         known = (function, *sorted(options.items()))
         whole = partial(function, self._objective, **options)
         traced = self._trace(known, whole, own, *map(_look, given))
-        found = traced(self._worker(), own, *given)
+        with self._few_threads():
+            found = traced(self._worker(), own, *given)
         return jax.tree.map(lambda value: jnp.asarray(_array(value)), found)
 
     def export_arrays(self) -> dict[str, np.ndarray]:
@@ -218,18 +220,25 @@ class TorchWork:
 
     def _for_each(self, run: Callable[[int], Any], count: int) -> list[Any]:
         """Run something for each item, in threads where that pays."""
-        if len(self.data.batches) == 1:
-            return [run(place) for place in range(count)]
+        with self._few_threads() as threads:
 
-        def alone(place: int) -> Any:
-            torch.set_num_threads(1)  # of the operations of this thread
-            return run(place)
+            def alone(place: int) -> Any:
+                torch.set_num_threads(threads)  # of the operations of this thread
+                return run(place)
 
-        before = torch.get_num_threads()
-        try:
             if self._threads is None or count == 1 or not self._gradients_are_long:
                 return [alone(place) for place in range(count)]
             return list(self._threads.map(alone, range(count)))
+
+    @contextmanager
+    def _few_threads(self) -> Iterator[int]:
+        """Let operations have one thread, unless they are long and there is but one node."""
+        before = torch.get_num_threads()
+        try:
+            torch.set_num_threads(1)
+            if len(self.data.batches) == 1 and self._gradients_are_long:
+                torch.set_num_threads(min(before, available_cores()))
+            yield torch.get_num_threads()
         finally:
             torch.set_num_threads(before)
 
