@@ -2,11 +2,14 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import nn
 
+from fedkin.federation.center import Center
+from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Model
 from fedkin.models.cnn import CNN, PADDING
 from fedkin.models.linear import Logistic
@@ -108,3 +111,51 @@ def fill(module: nn.Module, vector: np.ndarray) -> None:
     """Set all parameters of a module."""
     with torch.no_grad():
         nn.utils.vector_to_parameters(torch.tensor(vector), module.parameters())
+
+
+MODELS = {
+    "logistic": Logistic(classes=3, l2=0.01),
+    "mlp": MLP(outputs=3, hidden=5),
+    "cnn": CNN((10, 10, 1), classes=3, kernels=(2, 2)),
+}
+SIZES = (23, 30, 17)
+"""Mini-batches of 8 then differ in size: some have padding in JAX, and none in PyTorch."""
+
+
+def images(rows, seed):
+    draw = np.random.default_rng(seed)
+    inputs = draw.normal(size=(rows, 10, 10, 1)).astype(np.float32)
+    labels = np.digitize(inputs[:, :5].mean(axis=(1, 2, 3)) + (seed == 2) * 0.3, [-0.06, 0.06])
+    return inputs, labels.astype(np.int32)
+
+
+NODES = [images(size, seed) for seed, size in enumerate(SIZES)]
+VALIDATION = images(20, 9)
+
+
+class Pair:
+    """A model and its twin on the same nodes."""
+
+    def __init__(self, name):
+        self.model = MODELS[name]
+        prepared = [(np.asarray(self.model.prepare(jnp.asarray(x))), y) for x, y in NODES]
+        own = np.asarray(self.model.prepare(jnp.asarray(VALIDATION[0])))
+        objective = Objective.create(self.model, prepared[0][0])
+        # The twin gets the images themselves, so its model is made for their shape.
+        self.twin, self.order = twin_of(objective)
+        theirs = Objective.create(self.twin, NODES[0][0][:2])
+        self.objectives = objective, theirs
+        self.federations = [
+            SimulatedFederation(each, nodes, batch_size=8, seed=3)
+            for each, nodes in ((objective, prepared), (theirs, NODES))
+        ]
+        self.centers = [
+            Center(each, inputs, VALIDATION[1], batch_size=8, seed=3)
+            for each, inputs in ((objective, own), (theirs, VALIDATION[0]))
+        ]
+
+    def vector(self, seed, scale=1.0):
+        start = self.objectives[0].init(jax.random.key(0))
+        noise = jax.random.normal(jax.random.key(seed), start.shape)
+        found = start + 0.1 * noise if scale == 1 else scale * noise
+        return found, found[self.order]

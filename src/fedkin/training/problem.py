@@ -174,7 +174,7 @@ class Problem:
         depends_on = {
             "parameters": parameters,
             "choices": choices,
-            "versions": versions(),
+            "versions": versions(*(() if self.objective.in_jax else ("torch",))),
             **(made_with or {}),
         }
         resumed_after = None
