@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="needs the extra torch")
-from torch import nn  # noqa: E402
-
-import fedkin  # noqa: E402
-from fedkin.federation.base import WeightedSum  # noqa: E402
-from fedkin.models.mlp import MLP  # noqa: E402
-from torch_twins import NODES, VALIDATION, Pair  # noqa: E402
+import fedkin
+from fedkin.federation.base import WeightedSum
+from fedkin.models.mlp import MLP
+from torch_twins import NODES, VALIDATION, Pair
 
 
 def network(classes=3):

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-
-pytest.importorskip("torch", reason="needs the extra torch")
+import torch
 
 from fedkin.errors import FedkinError
 from fedkin.flower.jobs.study import FlowerEngines
@@ -20,6 +19,8 @@ from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory
 from fedkin.training.problem import initial_model_key
 from flower.fake_grid import FakeGrid
+
+torch.set_num_threads(1)  # two workers run the tests on two cores
 
 PAGE = Path(__file__).parents[1] / "docs" / "pytorch.md"
 NAME = "digit_net:make"

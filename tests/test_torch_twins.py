@@ -4,22 +4,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the extra torch")
-
-import fedkin  # noqa: E402
-from fedkin.federation.base import PerNode, WeightedSum  # noqa: E402
-from fedkin.federation.center import Center  # noqa: E402
-from fedkin.federation.simulation import SimulatedFederation  # noqa: E402
-from fedkin.methods.bilevel.node import DECREMENT, HESSIAN_PRODUCT, SLOPE  # noqa: E402
-from fedkin.methods.ditto.node import DITTO_SHARED_ROUND  # noqa: E402
-from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND  # noqa: E402
-from fedkin.methods.pfedme.node import PFEDME_ROUND  # noqa: E402
-from fedkin.models.base import as_model  # noqa: E402
-from fedkin.models.linear import Logistic  # noqa: E402
-from fedkin.models.objective import Objective  # noqa: E402
-from fedkin.models.torch_module import TorchModel  # noqa: E402
-from torch_twins import MODELS, NODES, VALIDATION, Pair, fill  # noqa: E402
+import fedkin
+from fedkin.federation.base import PerNode, WeightedSum
+from fedkin.federation.center import Center
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.methods.bilevel.node import DECREMENT, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.ditto.node import DITTO_SHARED_ROUND
+from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.methods.pfedme.node import PFEDME_ROUND
+from fedkin.models.base import as_model
+from fedkin.models.linear import Logistic
+from fedkin.models.objective import Objective
+from fedkin.models.torch_module import TorchModel
+from torch_twins import MODELS, NODES, VALIDATION, Pair, fill
 
 
 @pytest.fixture(scope="module", params=MODELS)
