@@ -24,6 +24,7 @@ EXTRAS = {
     "flower": (FLOWER, "cli/federation"),
     "data": ("data/",),
     "flax": ("models/flax_modules.py",),
+    "torch": ("models/torch_", "nodes/torch_", "federation/torch_"),
 }
 """Where the packages of an extra may be imported: code that runs only where the extra is installed."""
 

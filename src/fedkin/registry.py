@@ -87,9 +87,11 @@ class Registry(Generic[Thing]):
         try:
             return getattr(importlib.import_module(module), name)
         except ImportError as error:
+            remedy = "install its package, or add its directory to PYTHONPATH"
+            if error.name == "torch":
+                remedy = "install PyTorch, for example with pip install 'fedkin[torch]'"
             raise InputError(
-                f"{self._kind}={path!r}: the module {module} cannot be imported ({error}): install its "
-                "package, or add its directory to PYTHONPATH"
+                f"{self._kind}={path!r}: the module {module} cannot be imported ({error}): {remedy}"
             ) from error
         except AttributeError as error:
             raise InputError(f"{self._kind}={path!r}: {module} has no {name}") from error

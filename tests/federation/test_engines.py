@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from federation.attended import AttendedSimulation
+from federation.in_torch import with_torch
 from federation.plain import PlainFederation
 from fedkin.errors import InputError
 from fedkin.federation.base import PerNode, Revealed, WeightedSum
@@ -57,6 +58,7 @@ ENGINES = {
     "wrapped": lambda directory: wrap,
     "attended": lambda directory: attend,
     "flower": over_flower,
+    "torch": lambda directory: with_torch,
 }
 
 
@@ -301,6 +303,10 @@ def test_products_with_several_vectors_begin_at_one_model(make, plain):
 
 def test_numbers_of_nodes_that_are_not_asked_are_unknown(make, plain):
     made, chosen = make(), np.array([False, True, True])
+    if not made.objective.in_jax:
+        with pytest.raises(InputError, match="linear models"):
+            made.exchange(bound=PerNode(SMOOTHNESS), key=jax.random.key(0))
+        return
     reply = same(made, plain, bound=PerNode(SMOOTHNESS, nodes=chosen))
     np.testing.assert_array_equal(np.isnan(reply.bound["smoothness"]), ~chosen)
     assert reply.cost.nodes_asked == 2

@@ -196,7 +196,7 @@ def _pair(points: tuple[Any, Any], owner: str) -> Points:
 
 
 def _label_array(labels: Any, owner: str) -> np.ndarray:
-    array = np.asarray(labels)
+    array = _from_tensor(labels, owner) if _is_tensor(labels) else np.asarray(labels)
     if array.dtype == object:
         missing = np.asarray(pd.isna(array))
         if missing.any():
@@ -209,7 +209,7 @@ def _label_array(labels: Any, owner: str) -> np.ndarray:
 
 
 def _as_array(inputs: Any, owner: str) -> np.ndarray:
-    array = as_plain_array(inputs, owner)
+    array = _from_tensor(inputs, owner) if _is_tensor(inputs) else as_plain_array(inputs, owner)
     if array.ndim < 2:
         raise InputError(
             f"{owner}: the points must be rows of features or images, not an array of shape {array.shape}"
@@ -220,6 +220,22 @@ def _as_array(inputs: Any, owner: str) -> np.ndarray:
             "(the command `fedkin fit` does that for tables)"
         )
     return array
+
+
+def _is_tensor(values: Any) -> bool:
+    """Tell whether values are a PyTorch tensor, without loading PyTorch."""
+    return hasattr(values, "detach") and hasattr(values, "cpu")
+
+
+def _from_tensor(values: Any, owner: str) -> np.ndarray:
+    """Return the numbers of a PyTorch tensor on any device."""
+    try:
+        return np.asarray(values.detach().cpu())
+    except (NotImplementedError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"{owner}: a tensor of type {values.dtype} on the device {values.device} has no numbers that "
+            f"fedkin can read ({error}): convert it, for example with .float()"
+        ) from error
 
 
 def _check_inputs(inputs: list[np.ndarray], owners: list[str]) -> list[np.ndarray]:

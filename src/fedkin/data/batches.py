@@ -42,6 +42,11 @@ class NodeData(NamedTuple):
     """0, 1, …: which mini-batches a pass over all points computes together, (turns, at once). All nodes
     share this array; a smaller node skips the numbers that it does not have."""
 
+    @property
+    def nbytes(self) -> int:
+        """The memory of all points in the pool, in bytes."""
+        return self.inputs.nbytes
+
     def batch(self, index: Array) -> Batch:
         """Fetch one mini-batch, points along the first axis."""
         place = self.first + index

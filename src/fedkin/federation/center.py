@@ -1,9 +1,10 @@
 """The center: the owner's own data D_0, and what can be computed on it without asking anybody."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,7 @@ class Center:
         """What the owner trains on alone, as a federation of one node: D_0, unless other data are given."""
         self.data = own.data
         """D_0 in mini-batches, as those of the only node in a stack."""
+        self._foreign = own.evaluate_foreign
         self._inputs = jnp.asarray(inputs)
         self._labels = np.asarray(labels)
 
@@ -84,6 +86,9 @@ class Center:
             batch_size: The number of points in a mini-batch.
             seed: Decides how each D_0 is divided into mini-batches.
         """
+        if not objective.in_jax:
+            own = [cls(objective, *each, batch_size=batch_size, seed=seed) for each in owners]
+            return [center.with_alone(alone) for center in own]
         inputs, labels = zip(*owners, strict=True)
         pool = stack_nodes(inputs, labels, batch_size, seed, [0] * len(owners))
         centers = []
@@ -92,6 +97,7 @@ class Center:
             center.objective = objective
             center.alone = alone
             center.data = pool.of_node(slice(place, place + 1))
+            center._foreign = None
             center._inputs = jnp.asarray(own.inputs)
             center._labels = np.asarray(own.labels)
             centers.append(center)
@@ -122,18 +128,32 @@ class Center:
 
     def loss_and_gradient(self, theta: Vector) -> tuple[float, Vector]:
         """Return L_0(θ) and ∇L_0(θ)."""
-        loss, gradient = _loss_and_gradient(self.objective, theta, self.data)
+        loss, gradient = self._evaluate(_loss_and_gradient, theta)
         return float(loss), gradient
 
     def solve(
         self, theta: Vector, target: Vector, *, damping: float, iterations: int
     ) -> DampedSolution:
         """Solve (∇²L_0(θ) + λI) h = target by conjugate gradients."""
-        return _solve(self.objective, theta, self.data, target, damping, iterations)
+        return self._evaluate(_solve, theta, target, damping, iterations=iterations)
 
     def hessian(self, theta: Vector) -> Array:
         """Return ∇²L_0(θ), for models of few parameters."""
-        return _hessian(self.objective, theta, self.data)
+        return self._evaluate(_hessian, theta)
+
+    def _evaluate(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Return what a function makes of the model and D_0.
+
+        Args:
+            function: A function `(objective, data, *arguments, **options)` of pure JAX.
+            *arguments: Vectors and numbers.
+            **options: Settings that are part of the compiled code.
+        """
+        if self.objective.in_jax:
+            compiled = _compiled(function, *options)
+            return compiled(self.objective, self.data, *arguments, **options)
+        assert self._foreign is not None
+        return self._foreign(function, *arguments, **options)
 
     def outputs(self, theta: Vector, inputs: np.ndarray) -> np.ndarray:
         """Return the model's outputs, normalized with the statistics of D_0."""
@@ -141,8 +161,7 @@ class Center:
 
     def statistics(self, theta: Vector) -> Statistics:
         """Return the normalization statistics of the model on D_0."""
-        empty = _empty_statistics(self.objective)
-        return _statistics(self.objective, theta, self._inputs) if empty is None else empty
+        return normalization_statistics(self.objective, theta, self._inputs)
 
     def validate(self, theta: Vector) -> Score:
         """Score a model on D_0."""
@@ -174,6 +193,14 @@ def _filled_size(points: int) -> int:
     return 1 << (points - 1).bit_length()
 
 
+def normalization_statistics(objective: Objective, theta: Vector, inputs: Array) -> Statistics:
+    """Return the statistics of some prepared points, for evaluation with fixed normalization."""
+    if not objective.in_jax:
+        return objective.statistics(theta, inputs)
+    empty = _empty_statistics(objective)
+    return _statistics(objective, theta, inputs) if empty is None else empty
+
+
 def evaluate_in_chunks(
     objective: Objective, theta: Vector, inputs: np.ndarray, statistics: Statistics
 ) -> np.ndarray:
@@ -183,6 +210,9 @@ def evaluate_in_chunks(
     outputs = []
     for begin in range(0, len(inputs), EVALUATION_CHUNK):
         chunk = np.asarray(inputs[begin : begin + EVALUATION_CHUNK])
+        if not objective.in_jax:
+            outputs.append(np.asarray(objective.outputs(theta, jnp.asarray(chunk), statistics)))
+            continue
         size = len(chunk)
         filled = np.zeros((_filled_size(size), *chunk.shape[1:]), chunk.dtype)
         filled[:size] = chunk
@@ -192,30 +222,38 @@ def evaluate_in_chunks(
     return np.concatenate(outputs)
 
 
-@partial(jax.jit, static_argnums=0)
-def _loss_and_gradient(objective: Objective, theta: Vector, data: NodeData) -> tuple[Array, Vector]:
-    return oracles.full_loss_and_gradient(objective, theta, data.of_node(0))
+@cache
+def _compiled(function: Callable[..., Any], *options: str) -> Callable[..., Any]:
+    """Compile a function of the model and a node's data, for the only node of a stack."""
+
+    def of_only_node(objective: Objective, data: NodeData, *arguments: Any, **given: Any) -> Any:
+        return function(objective, data.of_node(0), *arguments, **given)
+
+    return jax.jit(of_only_node, static_argnums=0, static_argnames=options)
 
 
-@partial(jax.jit, static_argnums=(0, 5))
+def _loss_and_gradient(objective: Objective, data: NodeData, theta: Vector) -> tuple[Array, Vector]:
+    return oracles.full_loss_and_gradient(objective, theta, data)
+
+
 def _solve(
     objective: Objective,
-    theta: Vector,
     data: NodeData,
+    theta: Vector,
     target: Vector,
     damping: Array,
+    *,
     iterations: int,
 ) -> DampedSolution:
     def product(vector: Vector) -> Vector:
-        return oracles.full_hessian_product(objective, theta, data.of_node(0), vector)
+        return oracles.full_hessian_product(objective, theta, data, vector)
 
     return damped_conjugate_gradients(product, target, damping, iterations)
 
 
-@partial(jax.jit, static_argnums=0)
-def _hessian(objective: Objective, theta: Vector, data: NodeData) -> Array:
+def _hessian(objective: Objective, data: NodeData, theta: Vector) -> Array:
     def product(vector: Vector) -> Vector:
-        return oracles.full_hessian_product(objective, theta, data.of_node(0), vector)
+        return oracles.full_hessian_product(objective, theta, data, vector)
 
     return jax.lax.map(product, jnp.eye(objective.size))
 

@@ -2,18 +2,78 @@
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
-from fedkin.data.batches import stack_nodes
+from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.base import Cost, Reply, Request
 from fedkin.federation.owners import Ask, Owner, OwnerExchange, SharedReply, Trail, leaders
-from fedkin.federation.task import Slot
+from fedkin.federation.portions import Portion
+from fedkin.federation.series import Beginning, Item
+from fedkin.federation.task import Slot, Task
 from fedkin.federation.work import LocalWork
 from fedkin.models.objective import Objective
-from fedkin.types import Key
+from fedkin.types import Array, Key
+
+
+class Work(Protocol):
+    """Runs tasks on the data of some nodes in this process, and remembers their state."""
+
+    def compute(
+        self,
+        task: Task,
+        options: Mapping[str, Any],
+        items: Sequence[Item],
+        message: Mapping[str, Array],
+        key: Key,
+        beginnings: Mapping[str, Beginning],
+        models: Sequence[int] | None = None,
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Run a task for some items. See `LocalWork.compute`."""
+        ...
+
+    def compute_together(
+        self, task: Task, options: Mapping[str, Any], portions: Sequence[Portion]
+    ) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
+        """Run a task for the items of several messages. See `LocalWork.compute_together`."""
+        ...
+
+    def forget_models(self, models: Collection[int]) -> None:
+        """Forget what nodes remember for some models."""
+        ...
+
+    def copy_models(self, models: Mapping[int, int]) -> None:
+        """Let further models begin with what nodes remember for some models."""
+        ...
+
+    def export_arrays(self, models: Mapping[int, int] | None = None) -> dict[str, np.ndarray]:
+        """Return the content of all slots of all items as named arrays."""
+        ...
+
+    def import_arrays(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        slots: Mapping[str, Slot],
+        models: Mapping[int, int] | None = None,
+    ) -> None:
+        """Replace the content of slots by what `export_arrays` returned."""
+        ...
+
+
+def local_work(
+    objective: Objective, data: NodeData, *, threads: int | None = None, first_number: int = 0
+) -> Work:
+    """Return what runs tasks on the data of nodes in this process: by JAX, or by PyTorch for its modules."""
+    if objective.in_jax:
+        return LocalWork(objective, data, threads=threads, first_number=first_number)
+    from fedkin.federation.torch_work import TorchWork
+    from fedkin.models.torch_module import TorchObjective
+
+    assert isinstance(objective, TorchObjective)
+    return TorchWork(objective, data, threads=threads, first_number=first_number)
 
 
 class SimulatedFederation:
@@ -48,10 +108,11 @@ class SimulatedFederation:
         self.objective = objective
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
-        self.data = stack_nodes(inputs, labels, batch_size, seed, numbers)
+        data = stack_nodes(inputs, labels, batch_size, seed, numbers)
+        self._work = local_work(objective, data, threads=threads)
+        self.data = getattr(self._work, "data", data)  # PyTorch has its own
         self.present = np.ones(len(nodes), bool)
         self.batches = int(self.data.batches.max())
-        self._work = LocalWork(objective, self.data, threads=threads)
         self._models = itertools.count()
         self._owners = itertools.count()
         self._only = self.add_owner()
@@ -140,6 +201,11 @@ class SimulatedFederation:
         owner.trail = Trail(models={model: next(self._models) for model in models})
         owner.trail.series.import_arrays(arrays)
         self._work.import_arrays(arrays, slots, owner.trail.models)
+
+    @property
+    def evaluate_foreign(self) -> Callable[..., Any] | None:
+        """What evaluates functions of the model and the first node's data, where it is not JAX."""
+        return getattr(self._work, "evaluate", None)
 
     def begin_step(self, step: int) -> None:
         """Nothing to prepare: all nodes are at hand."""

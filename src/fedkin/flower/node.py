@@ -19,8 +19,8 @@ from fedkin.compilation import keep_compiled_code
 from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.series import Beginning
+from fedkin.federation.simulation import Work, local_work
 from fedkin.federation.task import slots_of
-from fedkin.federation.work import LocalWork
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
@@ -233,7 +233,7 @@ class _OwnNode:
 
     objective: Objective
     data: NodeData
-    work: LocalWork
+    work: Work
 
 
 _PREPARED: dict[str, _OwnNode] = {}
@@ -258,13 +258,18 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
             raise RefusedError(
                 Refusal.INVALID, f"a model of {objective.size} parameters: at most {LARGEST_MODEL}"
             )
+        if not objective.in_jax and request.model not in settings.models:
+            raise RefusedError(
+                Refusal.FORBIDDEN,
+                f"the owner of this node does not allow the PyTorch module {request.model[:50]!r} (models)",
+            )
         while len(_PREPARED) >= MOST_RUNS:
             del _PREPARED[next(iter(_PREPARED))]
         number = request.number
         data = stack_nodes(
             [prepared], [points.labels], request.batch_size, request.seed, numbers=[number]
         )
-        work = LocalWork(objective, data, first_number=number)
+        work = local_work(objective, data, first_number=number)
         _PREPARED[known] = _OwnNode(objective, data, work)
     return _PREPARED[known]
 

@@ -1,5 +1,6 @@
 """What a model is: parameters, outputs, and the loss of single points."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -203,10 +204,25 @@ class WrappedModel:
         return 0.5 * self.l2 * squared_norm(params)
 
 
+def is_torch_module(candidate: Any) -> bool:
+    """Tell whether something is a PyTorch module, without loading PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(candidate, torch.nn.Module)
+
+
+def torch_model(module: Any, task: LearningTask, l2: float = 0.0) -> Model:
+    """Return a PyTorch module as a model."""
+    from fedkin.models.torch_module import TorchModel
+
+    return TorchModel(module, task, l2)
+
+
 def as_model(candidate: Any, task: LearningTask) -> Model:
-    """Return a fedkin model unchanged, and wrap any other object with `init` and `apply`."""
+    """Return a fedkin model unchanged; wrap a PyTorch module, or any object with `init` and `apply`."""
     if isinstance(candidate, Model):
         return candidate
+    if is_torch_module(candidate):
+        return torch_model(candidate, task)
     from fedkin.models.flax_modules import NnxModel, flax_model  # which needs this module
 
     from_flax = flax_model(candidate, task)
@@ -221,6 +237,6 @@ def as_model(candidate: Any, task: LearningTask) -> Model:
             ) from error
         return from_flax or WrappedModel(candidate, task)
     raise InputError(
-        f"a model needs the methods init(key, inputs) and apply(params, inputs); "
+        f"a model is a PyTorch module, or has the methods init(key, inputs) and apply(params, inputs); "
         f"{type(candidate).__name__} lacks at least one of them"
     )

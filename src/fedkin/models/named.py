@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
 from fedkin.errors import InputError
-from fedkin.models.base import LinearModel, Model, as_model
+from fedkin.models.base import LinearModel, Model, as_model, is_torch_module
 from fedkin.models.cnn import CNN
 from fedkin.models.image_networks import FedAvgCNN, ResNet
 from fedkin.models.linear import Logistic, Ridge
@@ -19,8 +20,8 @@ BUILT_IN_MODELS = frozenset({CNN, FedAvgCNN, Logistic, MLP, ResNet, Ridge})
 wrapped or derived from these, may compute something else tomorrow under the same name."""
 
 ModelFactory = Callable[[int, tuple[int, ...]], Any]
-"""Takes the number of classes (1 for regression) and the shape of a point; returns a fedkin model, or any
-object with `init(key, inputs)` and `apply(params, inputs)`."""
+"""Takes the number of classes (1 for regression) and the shape of a point; returns a fedkin model, a PyTorch
+module, or any object with `init(key, inputs)` and `apply(params, inputs)`."""
 
 MODELS: Registry[ModelFactory] = Registry("model", "fedkin.models")
 """All known models. fedkin's own have further settings, see `named_model`."""
@@ -115,19 +116,38 @@ def named_model(
     >>> named_model("logistic", "classification", 3, (5,), l2=0.01)
     Logistic(l2=0.01, intercept=True, classes=3, task='classification')
     """
-    is_number = isinstance(l2, Real) and not isinstance(l2, bool)
-    if l2 is not None and not (is_number and 0 <= l2 < float("inf")):
-        raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
+    l2 = checked_l2(l2)
     found = MODELS.get(name)
     if not isinstance(found, _OwnModel):
         if l2 is not None:
             raise InputError(f"l2 is not a setting of the model {name!r}: leave it out")
-        return as_model(found(classes, point_shape), task)
-    settings: dict[str, Any] = {} if l2 is None else {"l2": float(l2)}
+        return _made_by(found, task, classes, point_shape)
+    settings: dict[str, Any] = {} if l2 is None else {"l2": l2}
     model = found.make(task, classes, point_shape, settings)
     if isinstance(model, LinearModel) and model.l2 == 0:
         raise InputError(f"the model {name!r} needs l2 above 0: its minimizer must be unique")
     return model
+
+
+def checked_l2(l2: float | None) -> float | None:
+    """Return the factor of ½‖θ‖² that a user gave, or None; refuse what is not a number from 0 on."""
+    is_number = isinstance(l2, Real) and not isinstance(l2, bool)
+    if l2 is not None and not (is_number and 0 <= l2 < float("inf")):
+        raise InputError(f"l2 must be a number from 0 on, not {l2!r}")
+    return None if l2 is None else float(l2)
+
+
+def _made_by(
+    factory: ModelFactory, task: LearningTask, classes: int, point_shape: tuple[int, ...]
+) -> Model:
+    """Return the model that a user's factory makes."""
+    made = factory(classes, point_shape)
+    if not is_torch_module(made):
+        return as_model(made, task)
+    from fedkin.models.torch_module import TorchModel
+
+    # The module draws its parameters when it is made: it is made again, for every seed.
+    return TorchModel.from_factory(partial(factory, classes, point_shape), task)
 
 
 def _logistic(

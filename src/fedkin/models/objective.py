@@ -2,9 +2,10 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,15 @@ class Batch(NamedTuple):
     weights: Array | None
 
 
+@runtime_checkable
+class ForeignModel(Protocol):
+    """A model that is not written in JAX, and makes its own objective."""
+
+    def objective_for(self, inputs: Array | np.ndarray) -> "Objective":
+        """Bind the model to the shape of its (prepared) inputs."""
+        ...
+
+
 @dataclass(frozen=True)
 class Objective:
     """A model whose parameters are one flat vector of length `size`.
@@ -50,9 +60,14 @@ class Objective:
     point_shape: tuple[int, ...]
     point_dtype: str
 
+    in_jax: ClassVar[bool] = True
+    """Whether the model is written in JAX; if not, `nodes/foreign.py` says what tasks make of it."""
+
     @classmethod
     def create(cls, model: Model, inputs: Array | np.ndarray) -> "Objective":
         """Bind a model to the shape of its (prepared) inputs."""
+        if isinstance(model, ForeignModel):
+            return model.objective_for(inputs)
         example = jax.ShapeDtypeStruct((2, *inputs.shape[1:]), inputs.dtype)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -70,6 +85,10 @@ class Objective:
     def init(self, key: Key) -> Vector:
         """Draw the initial parameters. Do not call this inside compiled code."""
         return _init(self, key)
+
+    def start(self, key: Key) -> Vector:
+        """Return the parameters that training starts from. Do not call this inside compiled code."""
+        return self.init(key)
 
     def unflatten(self, vector: Vector) -> Params:
         """Return the parameters as the model arranges them."""
@@ -108,6 +127,15 @@ class Objective:
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalization statistics of these inputs."""
         return self.model.statistics(self.unflatten(vector), inputs)
+
+    def arrange_statistics(self, leaves: Sequence[np.ndarray]) -> Statistics:
+        """Return statistics as the model arranges them, given their arrays in one list."""
+        looks = jax.eval_shape(
+            self.statistics,
+            jax.ShapeDtypeStruct((self.size,), jnp.result_type(float)),
+            jax.ShapeDtypeStruct((2, *self.point_shape), self.point_dtype),
+        )
+        return jax.tree.unflatten(jax.tree.structure(looks), leaves)
 
 
 def _check_parameters(leaves: list[Any], warned: list[str]) -> None:

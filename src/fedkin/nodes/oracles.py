@@ -10,8 +10,10 @@ from jax import lax
 from jax.custom_batching import sequential_vmap
 
 from fedkin.data.batches import NodeData
+from fedkin.errors import InputError
 from fedkin.models.base import LinearModel, as_float
 from fedkin.models.objective import Batch, Objective
+from fedkin.nodes.foreign import for_any_model
 from fedkin.types import Array, Vector
 
 POWER_ITERATIONS = 50
@@ -22,6 +24,7 @@ POWER_ITERATIONS = 50
 _jit = partial(jax.jit, static_argnums=0)
 
 
+@for_any_model(lambda theta, batch: (theta[0], theta))
 @_jit
 def batch_loss_and_gradient(
     objective: Objective, theta: Vector, batch: Batch
@@ -30,6 +33,21 @@ def batch_loss_and_gradient(
     return jax.value_and_grad(objective.batch_loss)(theta, batch)
 
 
+@for_any_model(lambda point, reference, batch: (point[0], point))
+@_jit
+def batch_loss_and_difference(
+    objective: Objective, point: Vector, reference: Vector, batch: Batch
+) -> tuple[Array, Vector]:
+    """Return one mini-batch's loss at a point, and its gradient there minus that at another point."""
+    points, of_point = jnp.stack([point, reference]), partial(batch_loss_and_gradient, objective)
+    if objective.is_heavy(batch.labels.shape[-1]):
+        losses, gradients = lax.map(lambda own: of_point(own, batch), points)
+    else:  # both points in one pass over the mini-batch
+        losses, gradients = jax.vmap(of_point, (0, None))(points, batch)
+    return losses[0], gradients[0] - gradients[1]
+
+
+@for_any_model(lambda theta, batch, vector: theta)
 @_jit
 def batch_hessian_product(
     objective: Objective, theta: Vector, batch: Batch, vector: Vector
@@ -42,6 +60,7 @@ def batch_hessian_product(
     return jax.jvp(gradient, (theta,), (vector,))[1]
 
 
+@for_any_model(lambda theta, data: (theta[0], theta))
 def full_loss_and_gradient(
     objective: Objective, theta: Vector, data: NodeData
 ) -> tuple[Array, Vector]:
@@ -51,6 +70,7 @@ def full_loss_and_gradient(
     )
 
 
+@for_any_model(lambda theta, data: (theta, jnp.tile(theta, (data.turns.size, 1))))
 def full_and_batch_gradients(
     objective: Objective, theta: Vector, data: NodeData
 ) -> tuple[Vector, Array]:
@@ -66,6 +86,7 @@ def full_and_batch_gradients(
     return _mean_over_batches(objective, gradient, (theta,), data, keep=True)
 
 
+@for_any_model(lambda theta, data, vector: theta)
 def full_hessian_product(
     objective: Objective, theta: Vector, data: NodeData, vector: Vector
 ) -> Vector:
@@ -106,6 +127,7 @@ def _batch_class_product(
     return result
 
 
+@for_any_model(lambda theta, data, indices, vector: theta)
 def drawn_hessian_product(
     objective: Objective, theta: Vector, data: NodeData, indices: Array, vector: Vector
 ) -> Vector:
@@ -137,7 +159,8 @@ def smoothness(objective: Objective, data: NodeData) -> Array:
     it is approached from below, so callers leave a margin.
     """
     model = objective.model
-    assert isinstance(model, LinearModel)
+    if not isinstance(model, LinearModel):
+        raise InputError("only fedkin's own linear models have a known bound on their curvature")
 
     def largest_eigenvalue(batch: Batch) -> Array:
         features = as_float(batch.inputs)

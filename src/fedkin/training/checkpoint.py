@@ -31,9 +31,9 @@ MOST_DIFFERENCES = 3
 """How many differences a message names."""
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that a result may depend on."""
-    libraries = ("jax", "jaxlib", "numpy", "optax")
+def versions(*others: str) -> dict[str, str]:
+    """Return the versions that a result may depend on, also those of some other libraries."""
+    libraries = ("jax", "jaxlib", "numpy", "optax", *others)
     return {"fedkin": __version__, "python": platform.python_version()} | {
         name: importlib.metadata.version(name) for name in libraries
     }

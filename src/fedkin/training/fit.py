@@ -20,6 +20,7 @@ from fedkin.methods.bilevel.theory import TheoryBilevel
 from fedkin.methods.registry import make_method
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models import named
+from fedkin.models.base import is_torch_module
 from fedkin.training.alone import coefficients, parameters
 from fedkin.training.alone import recalibrate as fit_outputs
 from fedkin.training.comparison import compare, own_rows
@@ -98,12 +99,12 @@ def fit(
 
     Args:
         nodes: (X, y) of each node: a dict by name, or a list. X are rows of features or images
-            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression). DataFrames are
-            matched by the names of their columns.
+            (uint8 images are scaled to 0 … 1), y labels (or numbers, for regression); arrays, tensors or
+            DataFrames, which are matched by the names of their columns.
         validation: (X, y) of the owner: the data that the model should do well on.
         model: `logistic`, `ridge`, `mlp`, for images also `cnn` (the paper's small network), `cnn-fedavg`
-            and `resnet`; a Flax module, linen or nnx; or any object with `init(key, X)` and
-            `apply(params, X)`.
+            and `resnet`; a PyTorch module (docs/pytorch.md); a Flax module, linen or nnx; or any object
+            with `init(key, X)` and `apply(params, X)`.
         method: An object with its settings, such as
             `fedkin.Bilevel(solver=fedkin.ConjugateGradients(damping=1.0))`, or a name; the settings are then
             keywords of `fit` (`cap`, and all from `preset` to `personal_steps`). `bilevel` learns the
@@ -115,7 +116,8 @@ def fit(
         test: (X, y) to report on in the history; it decides nothing.
         classes: All labels that may occur, or their number; by default those that do.
         task: `classification` or `regression`, for a model of your own; otherwise the model tells.
-        l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for the networks of images).
+        l2: The factor of ½‖θ‖² in the loss (default: 0.001; 0 for the networks of images and PyTorch
+            modules).
         batch_size: The number of points in a mini-batch.
         minimum_rows: The fewest points that a node may have; one with fewer is refused.
         prior: Draw the weights toward shares of all rows (`size`) or `equal` ones: they leave these only as
@@ -216,6 +218,7 @@ def fit(
     else:
         chosen = make_method(method, settings)
     task = choose_task(model, task)
+    _check_devices(model, [*(nodes.values() if isinstance(nodes, Mapping) else nodes), validation])
     arrays = check_arrays(
         nodes,
         validation,
@@ -343,6 +346,20 @@ def choose_task(model: Any, task: LearningTask | None) -> LearningTask:
     if known is not None and task is not None and known != task:
         raise InputError(f"the model {model!r} is for {known}, not for {task}")
     return task or known or "classification"
+
+
+def _check_devices(model: Any, points: Sequence[Any]) -> None:
+    """Refuse tensors that are on another device than the module; those of the CPU are moved."""
+    if not is_torch_module(model):
+        return
+    own = {str(parameter.device) for parameter in model.parameters()}
+    tensors = [each for pair in points if isinstance(pair, (tuple, list)) for each in pair]
+    others = {str(each.device) for each in tensors if hasattr(each, "detach")} - own - {"cpu"}
+    if own and others:
+        raise InputError(
+            f"the points are on the device {min(others)}, and the module is on {min(own)}: move the "
+            f"module to the points, module.to({min(others)!r}), or the points to the CPU"
+        )
 
 
 def make_result(

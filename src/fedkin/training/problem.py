@@ -17,7 +17,7 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
 from fedkin.models import named
-from fedkin.models.base import Model, as_model
+from fedkin.models.base import Model, as_model, is_torch_module, torch_model
 from fedkin.models.objective import Objective
 from fedkin.training.checkpoint import (
     load_checkpoint,
@@ -105,13 +105,14 @@ class Problem:
         Args:
             engine: Makes the federation.
             validation: The owner's raw inputs and labels.
-            model: The name of a model, a fedkin model, or any object with `init` and `apply`.
+            model: The name of a model, a fedkin model, a PyTorch module, or any object with `init` and
+                `apply`.
             task: Classification or regression.
             classes: The label of each class; None for regression.
             own: Raw points that the owner trains on where a method lets it train alone; by default the
                 validation data.
             test: Raw points to report on.
-            l2: The factor of ½‖θ‖² in the loss of a named model.
+            l2: The factor of ½‖θ‖² in the loss of a named model or a PyTorch module.
             batch_size: The number of points in a mini-batch.
             seed: Decides everything random.
         """
@@ -176,13 +177,13 @@ class Problem:
         keep = keep or method.default_keep(self.objective)
         algorithm, cost = method.prepare(self.federation, self.center, building_key(self.seed))
         parameters = asdict(cast(Any, algorithm))
-        theta = self.objective.init(initial_model_key(self.seed))
+        theta = self.objective.start(initial_model_key(self.seed))
         state = begin(algorithm, self.federation, theta, cost)
         choices = {"keep": keep, "ask_all": self.federation.ask_all}
         depends_on = {
             "parameters": parameters,
             "choices": choices,
-            "versions": versions(),
+            "versions": versions(*(() if self.objective.in_jax else ("torch",))),
             **(made_with or {}),
         }
         resumed_after = None
@@ -238,12 +239,16 @@ def make_model(
     point_shape: tuple[int, ...],
     l2: float | None = None,
 ) -> Model:
-    """Return the model that a name stands for, or any object with `init` and `apply` as a model."""
+    """Return the model that a name stands for, or a user's object as a model."""
     if isinstance(model, str):
         outputs = 1 if classes is None else len(classes)
         return named.named_model(model, task, outputs, point_shape, l2)
+    if is_torch_module(model):
+        return torch_model(model, task, named.checked_l2(l2) or 0.0)
     if l2 is not None:
-        raise InputError("l2 is a setting of the named models: put it into your model's settings")
+        raise InputError(
+            "l2 is a setting of the named models and of PyTorch modules: put it into your model's settings"
+        )
     return as_model(model, task)
 
 

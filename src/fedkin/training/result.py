@@ -17,13 +17,16 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost
 from fedkin.federation.center import evaluate_in_chunks
 from fedkin.files import write_atomically
-from fedkin.models.base import Model, Statistics, as_model
+from fedkin.models.base import Model, Statistics, as_model, is_torch_module
 from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.training.history import cost_from_json
 
 FORMAT = 1
 """The version of the file format; a file of another version is refused."""
+
+STATE = "state/"
+"""What the names of a PyTorch module's arrays begin with."""
 
 SAVED_MODELS: dict[str, Any] = {model.__name__: model for model in BUILT_IN_MODELS}
 """Models whose settings are written into the file; of others only the parameters are kept."""
@@ -92,6 +95,21 @@ class Result:
         """The parameters in the arrangement that the model knows."""
         return self.objective.unflatten(jnp.asarray(self.theta))
 
+    def module(self) -> Any:
+        """Return a trained copy of the PyTorch module, in evaluation mode.
+
+        Its layers of batch normalization have the statistics of the validation data, so it predicts what
+        `predict` does.
+        """
+        if self.objective.in_jax:
+            raise InputError(
+                f"the model is a {type(self.model).__name__}, not a PyTorch module: use predict, or params"
+            )
+        from fedkin.models.torch_module import TorchObjective
+
+        assert isinstance(self.objective, TorchObjective)
+        return self.objective.trained_module(self.theta, self.statistics)
+
     def predict(self, inputs: Any) -> np.ndarray:
         """Return the label (or, in regression, the number) predicted for each point."""
         outputs = self._outputs(inputs)
@@ -109,7 +127,7 @@ class Result:
 
     def to_bytes(self) -> bytes:
         """Return what `save` writes."""
-        name = type(self.model).__name__
+        name = type(getattr(self.model, "module", self.model)).__name__
         known = type(self.model) in BUILT_IN_MODELS  # one derived from these may be anything
         classes = None if self.classes is None else self.classes.tolist()
         description = {
@@ -129,9 +147,9 @@ class Result:
         }
         arrays = io.BytesIO()
         leaves = jax.tree.leaves(self.statistics)
-        np.savez(
-            arrays, theta=self.theta, **{f"statistics_{i}": leaf for i, leaf in enumerate(leaves)}
-        )
+        named: dict[str, Any] = {f"statistics_{i}": leaf for i, leaf in enumerate(leaves)}
+        named |= {f"{STATE}{name}": array for name, array in self._state().items()}
+        np.savez(arrays, theta=self.theta, **named)
         table = io.BytesIO()
         self.history.to_parquet(table, index=False)
         content = io.BytesIO()
@@ -140,6 +158,12 @@ class Result:
             archive.writestr("arrays.npz", arrays.getvalue())
             archive.writestr("history.parquet", table.getvalue())
         return content.getvalue()
+
+    def _state(self) -> dict[str, np.ndarray]:
+        """Return the state dict of a PyTorch module as arrays; nothing for other models."""
+        if self.objective.in_jax:
+            return {}
+        return {name: tensor.cpu().numpy() for name, tensor in self.module().state_dict().items()}
 
     def _outputs(self, inputs: Any) -> np.ndarray:
         checked = check_inputs_like(inputs, self.point_shape, self.columns)
@@ -159,7 +183,8 @@ def load(path: str | Path, model: Any | None = None) -> Result:
 
     Args:
         path: The file.
-        model: The model object, needed where it was not one of fedkin's own.
+        model: The model object, needed where it was not one of fedkin's own: the file has its parameters,
+            but no code. A PyTorch module may have any parameters; those of the file replace them.
 
     >>> import tempfile, numpy as np, fedkin
     >>> x = np.linspace(-1, 1, 20)[:, None]
@@ -195,7 +220,12 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
     if found != FORMAT:
         raise InputError(f"{path} has format {found}, this version of fedkin reads {FORMAT}")
     classes = None if description["classes"] is None else np.array(description["classes"])
-    restored = _restore_model(description["model"], model, classes)
+    state = {
+        name.removeprefix(STATE): arrays.pop(name)
+        for name in list(arrays)
+        if name.startswith(STATE)
+    }
+    restored = _restore_model(description["model"], model, classes, state)
     point_shape = tuple(description["point_shape"])
     example = np.zeros((2, *point_shape), description["point_dtype"])
     objective = Objective.create(restored, restored.prepare(jnp.asarray(example)))
@@ -204,11 +234,6 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
         raise InputError(
             f"{path} holds {theta.size} parameters, but the given model has {objective.size}"
         )
-    shapes = jax.eval_shape(
-        objective.statistics,
-        jax.ShapeDtypeStruct(theta.shape, theta.dtype),
-        jax.ShapeDtypeStruct((2, *objective.point_shape), objective.point_dtype),
-    )
     columns, compared = description.get("columns"), description.get("comparison")
     leaves = [arrays[f"statistics_{i}"] for i in range(len(arrays) - 1)]
     return Result(
@@ -221,7 +246,7 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
         classes=classes,
         theta=theta,
         objective=objective,
-        statistics=jax.tree.unflatten(jax.tree.structure(shapes), leaves),
+        statistics=objective.arrange_statistics(leaves),
         point_shape=point_shape,
         columns=None if columns is None else tuple(columns),
         cap=description.get("cap"),
@@ -244,13 +269,30 @@ def capped_nodes(weights: dict[str, float] | None, cap: float | None) -> tuple[s
     return tuple(name for name, weight in weights.items() if weight >= cap - 1e-5)
 
 
-def _restore_model(saved: dict[str, Any], given: Any | None, classes: np.ndarray | None) -> Model:
+def _restore_model(
+    saved: dict[str, Any],
+    given: Any | None,
+    classes: np.ndarray | None,
+    state: dict[str, np.ndarray],
+) -> Model:
     if given is not None:
-        return as_model(given, "regression" if classes is None else "classification")
+        task = "regression" if classes is None else "classification"
+        if not state:
+            return as_model(given, task)
+        if not is_torch_module(given):
+            raise InputError(
+                f"the saved model is the PyTorch module {saved['name']}: give such a module as the model, "
+                f"not a {type(given).__name__}"
+            )
+        from fedkin.models.torch_module import with_state
+
+        return as_model(with_state(given, state), task)
     if saved["settings"] is None:
+        what = "PyTorch module " if state else ""
+        like = "a module made like the one" if state else "the object"
         raise InputError(
-            f"the saved model is a {saved['name']}, which fedkin cannot build by itself: "
-            "call fedkin.load(path, model=...) with the object used for training"
+            f"the saved model is the {what}{saved['name']}, which fedkin cannot build by itself: "
+            f"call fedkin.load(path, model=...) with {like} used for training"
         )
     settings = {
         name: tuple(value) if isinstance(value, list) else value

@@ -84,9 +84,7 @@ def gradients_to_keep(objective: Objective, data: NodeData) -> int:
     """
     rows = data.turns.size
     gradient_bytes = objective.size * jnp.dtype(jnp.result_type(float)).itemsize
-    return (
-        rows if data.batches.size * rows * gradient_bytes * LEAST_RATIO <= data.inputs.nbytes else 0
-    )
+    return rows if data.batches.size * rows * gradient_bytes * LEAST_RATIO <= data.nbytes else 0
 
 
 def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProblem:
@@ -100,12 +98,9 @@ def inner_problem(objective: Objective, data: NodeData, kept: int) -> SvrgProble
         if kept:
             loss, gradient = loss_and_gradient(point, data.batch(index))
             return loss, gradient - state.gradients.of_batches[index]
-        batch, points = data.batch(index), jnp.stack([point, state.reference])
-        if objective.is_heavy(data.labels.shape[-1]):
-            losses, gradients = lax.map(lambda own: loss_and_gradient(own, batch), points)
-        else:  # both points in one pass over the mini-batch
-            losses, gradients = jax.vmap(loss_and_gradient, (0, None))(points, batch)
-        return losses[0], gradients[0] - gradients[1]
+        return oracles.batch_loss_and_difference(
+            objective, point, state.reference, data.batch(index)
+        )
 
     def reference_gradients(point: Vector, operands: tuple) -> ReferenceGradients:
         (data,) = operands
