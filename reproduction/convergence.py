@@ -1,7 +1,8 @@
 """Whether "converged" is true: the single loop against SciPy on random federations.
 
-`python -m reproduction.convergence` fits each federation with fedkin's defaults and compares the validation
-loss at the weights found, with the inner problem solved exactly, with its minimum over the capped simplex.
+`python -m reproduction.convergence` fits each federation with fedkin's defaults, but with one mini-batch per
+node, so that its loss is the mean over its rows. It compares the validation loss at the weights found, with
+the inner problem solved exactly, with its minimum over the capped simplex.
 """
 
 import argparse

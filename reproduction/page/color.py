@@ -46,14 +46,17 @@ def goal(table: pd.DataFrame) -> rounds.Goal | None:
     """Judge the table; None where it has no cells."""
     if table.empty:
         return None
-    rows = {Cell(row["dataset"], row["setting"], row["target"]): row for _, row in table.iterrows()}
+    leads = {
+        Cell(row["dataset"], row["setting"], row["target"]): float(row["single"] - row["table"])
+        for row in table.to_dict(orient="records")
+    }
 
     def judge(cell: Cell) -> tuple[bool, str] | None:
-        lead = rows[cell]["single"] - rows[cell]["table"]
+        lead = leads[cell]
         return None if np.isnan(lead) else (lead >= 0, f"{lead:+.3f}".replace("-", "−"))
 
     claim = "color images: at least the accuracy of the tuned table, with the same seeds and budget"
-    return rounds.from_count("7", count_cells(claim, len(rows), list(rows), judge))
+    return rounds.from_count("7", count_cells(claim, len(leads), leads, judge))
 
 
 def _mean_accuracy(runs: dict[int, Run], seeds: list[int]) -> float:

@@ -85,7 +85,7 @@ def cost_to(run: Run, accuracy: float, cost: str = "synchronizations") -> float:
 
 
 def accuracy_after(run: Run, synchronizations: int) -> float:
-    """Return the test accuracy of the result that a run has after so many synchronizations."""
+    """Return the test accuracy of the result that a run has after this many synchronizations."""
     rows = run.history[run.history.synchronizations <= synchronizations]
     if rows.empty:
         return np.nan

@@ -291,7 +291,7 @@ def test_a_start_that_was_killed_leaves_nothing_after_down(tmp_path):
         time.sleep(0.05)
     starting.send_signal(signal.SIGKILL)
     assert starting.wait(10) == -signal.SIGKILL
-    assert SUPERLINK in fedkin("down", directory, "--json")["stopped"]
+    assert SUPERLINK in fedkin("down", directory, "--json")["stopped_processes"]
     assert processes.find(identity) == {}
     assert left_running(directory) == []
     assert fedkin("down", directory, "--json")["stopped"] == []

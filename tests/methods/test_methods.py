@@ -208,9 +208,10 @@ LOOPS = [
             ("learning_rate", 0.1),
             ("period", 5),
             ("refresh_probability", 0.1),
-            ("restarts", 0),
+            ("restarts", 2),
         )
     ),
+    ({"restarts": 0}, "NewtonBilevel"),
     *(
         ({name: value}, "AdaptiveBilevel")
         for name, value in (

@@ -1,10 +1,13 @@
 """The single loop for convex models: against exact minima, and as a method like the others."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 
 import fedkin
+from federation.attended import NOTHING, AttendedSimulation
 from fedkin.errors import InputError
 from fedkin.federation.base import WeightedSum
 from fedkin.federation.wrapper import WrappedFederation
@@ -188,6 +191,36 @@ def test_a_node_that_goes_and_comes_back_does_not_stop_the_loop():
     weights = np.asarray(info.node_weights, float)
     lowest = federation.minimum(starts=3)
     assert federation.outer(weights / weights.sum())[0] <= 1.002 * lowest
+
+
+def test_it_does_not_converge_with_weight_on_a_node_that_has_just_been_dropped():
+    """The sums of an exchange in which a node is lost are those of other weights."""
+    drawn = draw_federation(64, **SHAPES)
+    # With equal nodes any weights are best, so it converges as soon as the model is trained.
+    made = problem(dataclasses.replace(drawn, nodes=drawn.nodes[:1] * 4))
+    attended = AttendedSimulation(
+        made.federation,
+        lambda node, call: NOTHING if node == 0 and call >= 2 else None,
+        back=lambda node, step: False,
+    )
+    loop = NewtonBilevel(cap=0.5, tolerance=1e-2)
+    state = loop.init(made.objective.init(jax.random.key(0)), 4)
+    for step in range(40):
+        attended.begin_step(step)
+        state, info = loop.step(state, jax.random.key(step), attended, made.center)
+        attended.end_step()
+        if info.stop is not None:
+            break
+    assert info.stop.startswith("converged")
+    assert not attended.present[0]
+    assert info.node_weights[0] == 0
+
+
+def test_inputs_that_overflow_end_with_advice():
+    drawn = draw_federation(64, **SHAPES)
+    nodes = tuple((1e25 * inputs, labels) for inputs, labels in drawn.nodes)
+    with pytest.raises(fedkin.DivergedError, match="standardize the features"):
+        fit(dataclasses.replace(drawn, nodes=nodes))
 
 
 def test_the_single_loop_is_the_default_where_nothing_else_is_asked_for():

@@ -17,12 +17,6 @@ MANY = 200
 PRECISION = 1e-10
 """An iteration for a quadratic that moves no weight by more than this is the last."""
 
-BISECTIONS = 20
-"""Halvings that nearly find the multiplier of a projection; the free entries then give it exactly."""
-
-CLEANING_STEPS = 3
-"""Newton steps on the multiplier; the first is exact unless a breakpoint is very near."""
-
 LEAST_CURVATURE = 0.1
 """The share of the model's own curvature along a move that a measured one must reach (Powell)."""
 
@@ -35,7 +29,7 @@ class Secants(NamedTuple):
     moves: np.ndarray
     """The moves, oldest first."""
     changes: np.ndarray
-    """The change of the gradient that each has brought."""
+    """The change of the gradient that each has caused."""
 
     def add(self, move: np.ndarray, change: np.ndarray, most: int) -> "Secants":
         """Return the model with one more pair; the oldest leave."""
@@ -74,19 +68,21 @@ def project(point: np.ndarray, cap: float) -> np.ndarray:
     >>> project(np.array([0.9, 0.4, -0.2]), 0.5).round(9).tolist()
     [0.5, 0.5, 0.0]
     """
-    low, high = point.min() - 1.0, point.max()
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        if np.minimum(np.maximum(point - middle, 0), cap).sum() > 1:
-            low = middle
-        else:
-            high = middle
-    for _ in range(CLEANING_STEPS):
-        shifted = point - low
-        free = np.count_nonzero((shifted > 0) & (shifted < cap))
-        excess = np.minimum(np.maximum(shifted, 0), cap).sum() - 1
-        low = low + excess / max(free, 1)
-    return np.clip(point - low, 0, cap)
+    # Relative to the ⌈1/cap⌉-th largest entry the multiplier is in [-cap, 0], so entries beyond ±2 cap end
+    # at a bound anyway; clipped, they do not swamp the sums.
+    rank = min(max(int(np.ceil(1 / cap - 1e-9)), 1), len(point))
+    shifted = np.clip(point - np.partition(point, -rank)[-rank], -2 * cap, 2 * cap)
+    breakpoints = np.concatenate([shifted, shifted - cap])
+    order = np.argsort(-breakpoints)
+    breakpoints = breakpoints[order]
+    free = np.cumsum(np.where(order < len(point), 1, -1))[:-1]
+    sums = np.cumsum(free * (breakpoints[:-1] - breakpoints[1:]))
+    place = int(np.searchsorted(sums, 1.0))
+    if place == len(sums):  # rounding leaves even n times the cap a little short of one
+        return np.clip(shifted - breakpoints[-1], 0, cap)
+    before = sums[place - 1] if place else 0.0
+    multiplier = breakpoints[place] - (1 - before) / max(free[place], 1)
+    return np.clip(shifted - multiplier, 0, cap)
 
 
 def minimize_quadratic(
@@ -136,8 +132,8 @@ def largest_decrease(
         slopes: The gradient g.
         weights: The weights w.
         cap: The largest weight.
-        relative_error: How far each slope may be off, as a share of it; the result is what the worst
-            such slopes would allow.
+        relative_error: How far each slope may be off, as a share of it; the result is a bound of what
+            the worst such slopes would allow.
     """
     error = relative_error * np.abs(slopes)
     givers = sorted(np.flatnonzero(weights > 0), key=lambda k: -(slopes[k] + error[k]))
@@ -151,7 +147,8 @@ def largest_decrease(
             if gain <= 0:
                 return total
             amount = min(held[giver], room[taker])
-            total += amount * gain if taker != giver else 0.0
+            # A node that gives and takes gains nothing by it, but for the doubt about its slope.
+            total += amount * gain
             held[giver] -= amount
             room[taker] -= amount
             if room[taker] <= 0:

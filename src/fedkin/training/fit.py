@@ -137,7 +137,7 @@ def fit(
             unless a setting is given that it does not read. `adaptive` takes several per step and
             chooses its step; `proximal` (Algorithm 3) and `accelerated` (Algorithm 2) have a fixed one.
         outer_learning_rate: That fixed step η.
-        restarts: How many models `single` begins afresh when the weights have settled, to keep the best
+        restarts: How many new models `single` starts when the weights have settled, to keep the best
             (default: 3; none for linear models).
         warm_start: Whether training continues from the last model (default) or begins at zero.
         warm_start_adjoint: Whether the solver continues from the last solution or begins at zero (default).

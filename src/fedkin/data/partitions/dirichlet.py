@@ -17,7 +17,7 @@ from fedkin.data.partitions.base import (
 from fedkin.errors import InputError
 
 MOST_DRAWS = 2000
-"""After so many draws without enough rows for every node, one that has them is too rare to wait for."""
+"""After this many draws without enough rows for every node, one that has them is too rare to wait for."""
 
 SMALLEST_ALPHA, LARGEST_ALPHA = 1e-3, 1e6
 """Beyond these, every class goes to one node, or to all in equal parts, and the draws lose precision."""

@@ -103,7 +103,7 @@ class Curvature(NamedTuple):
         return basis.T @ (self.matrix @ inside) + place.penalty * outside
 
     def doubt(self) -> "Curvature":
-        """Nothing changes after a step that was too long: the next exchange brings a new matrix."""
+        """Nothing changes after a step that was too long: the next exchange returns a new matrix."""
         return self
 
 

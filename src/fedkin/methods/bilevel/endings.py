@@ -12,8 +12,7 @@ STUCK = 25
 def converged(seen: Evidence, tolerance: float) -> str | None:
     """Say so where no weights promise a validation loss lower by more than the tolerance, a share of it."""
     allowed = tolerance * seen.loss
-    solved = abs(seen.inner_error) <= 0.2 * allowed and seen.decrement <= allowed
-    if not solved or seen.sure_gap > allowed:
+    if not _is_solved(seen, allowed) or seen.sure_gap > allowed:
         return None
     return (
         f"converged: to first order, no weights within the cap lower the validation loss "
@@ -33,10 +32,9 @@ def no_longer_falls(
         tolerance: The share of the validation loss that does not matter.
     """
     allowed = tolerance * seen.loss
-    solved = abs(seen.inner_error) <= 0.2 * allowed
     # The longer there is no decrease, the more the quadratic model has learned about it.
     enough = 0.1 * allowed if state.flat < 2 * FLAT else allowed
-    if state.flat >= FLAT and solved and promise <= enough:
+    if state.flat >= FLAT and _is_solved(seen, allowed) and promise <= enough:
         return (
             f"converged: the last steps have not lowered the validation loss {seen.loss:.4g}, and "
             f"its curvature promises {max(promise, 0.0):.2g} at most"
@@ -47,3 +45,9 @@ def no_longer_falls(
             f"allow {seen.gap:.2g}: the slopes are not known exactly enough"
         )
     return None
+
+
+def _is_solved(seen: Evidence, allowed: float) -> bool:
+    """Tell whether the model is trained well enough, and all slopes are known, to judge the weights."""
+    trained = abs(seen.inner_error) <= 0.2 * allowed and seen.decrement <= allowed
+    return trained and seen.complete

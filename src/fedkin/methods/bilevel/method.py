@@ -105,7 +105,7 @@ class Bilevel(SvrgMethod):
             is several exchanges: `adaptive` chooses its step, Algorithm 3 (`proximal`) and Algorithm 2
             (`accelerated`) have a fixed one.
         outer_learning_rate: That fixed step η.
-        restarts: How many models the single loop begins afresh when the weights have settled, to keep the
+        restarts: How many new models the single loop starts when the weights have settled, to keep the
             best (3 if open; none for linear models, whose minimum is unique).
         warm_start: Whether training continues from the last model (yes if open) or begins at zero.
         warm_start_adjoint: Whether the solver continues from the last h or begins at zero (if open).
@@ -229,6 +229,8 @@ class Bilevel(SvrgMethod):
     def takes_newton_steps(self, objective: Objective) -> bool:
         """Whether the single loop works with the weighted Hessian, as it can for linear models."""
         given = [name for name in OF_ROUNDS if getattr(self, name) is not None]
+        if self.restarts == 0:  # what a linear model has anyway
+            given.remove("restarts")
         linear = isinstance(objective.model, LinearModel) and objective.size <= MOST_PARAMETERS
         return self.chosen_outer == "single" and linear and not given
 

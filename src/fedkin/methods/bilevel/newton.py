@@ -1,6 +1,6 @@
 r"""One exchange per step for convex models: θ, h and w move together, with the weighted Hessian at hand.
 
-An exchange at the model θ with candidate weights u brings :math:`g = \sum_k u_k \nabla L_k(\theta)`, the
+An exchange at the model θ with candidate weights u returns :math:`g = \sum_k u_k \nabla L_k(\theta)`, the
 Hessian :math:`H = \sum_k u_k \nabla^2 L_k(\theta)` as products with the vectors of a basis, and of each
 node the slope :math:`-\nabla L_k(\theta)^\top h`, where h comes from the Hessian before. Then
 
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.errors import DivergedError
 from fedkin.federation.base import Cost, Federation, PerNode, Request, WeightedSum
 from fedkin.federation.center import Center
 from fedkin.federation.task import Task
@@ -65,6 +66,9 @@ SHORT = 0.3
 
 TAKEN_BACK = 0.25
 """The share of a step that is kept when it has raised the validation loss."""
+
+ROUNDING = 1e-12
+"""A weight below this is zero."""
 
 BENT = 0.1
 """A negative curvature of the validation loss below this share of the first one is no rounding error."""
@@ -170,6 +174,11 @@ class NewtonBilevel:
             requests["slope"] = PerNode(SLOPE, {"vector": as_sent(adjoint)})
         reply = federation.exchange(key=key, **requests)
         gradient = as_float64(reply.gradient["gradient"])
+        if not (np.isfinite(gradient).all() and np.isfinite(reply.hessian["product"]).all()):
+            raise DivergedError(
+                "the gradients or Hessians of the nodes are not finite: the inputs are too large; "
+                "standardize the features"
+            )
         if class_directions is not None:
             before = before.learn_classes(
                 place, state.candidate, as_float64(reply.classes["product"])
@@ -186,8 +195,10 @@ class NewtonBilevel:
             )
             return moved, None, reply.cost
         known = np.asarray(reply.slope["slope"], np.float64)
-        if np.isnan(known[federation.present & (state.candidate != 0)]).any():
-            # The sums of those who answered belong to other weights: ask again.
+        weighted = (state.candidate != 0) | (state.node_weights != 0)
+        if np.isnan(known[weighted]).any():
+            # The sums of those who answered belong to other weights, also where a node was dropped in
+            # this very exchange: ask again.
             return state, None, reply.cost
         slopes = as_float64(fill_unknown(jnp.asarray(known), jnp.asarray(state.node_weights)))
         cap = cap_of(self.cap, federation.present)
@@ -206,6 +217,7 @@ class NewtonBilevel:
             inner_error=float(slopes @ state.node_weights),
             gap=largest_decrease(among, own, cap),
             sure_gap=largest_decrease(among, own, cap, error),
+            complete=bool(np.isfinite(known[federation.present]).all()),
         )
         return state._replace(curvature=curvature, last_step=direction), evidence, reply.cost
 
@@ -306,6 +318,8 @@ class NewtonBilevel:
             reach = 2 * float(np.abs(share * step).max())
             radius = min(1.0, max(reach, 1e-3) if share < 1 else max(radius, reach))
         weights = state.node_weights + share * step
+        # A step to the very bound leaves rounding errors; such a node would be asked for nothing.
+        weights = np.where(weights < ROUNDING, 0.0, weights)
         theta = state.theta + share * seen.direction
         curvature = secants.curvature()
         slopes = seen.slopes + curvature(share * step)

@@ -91,6 +91,8 @@ class Evidence(NamedTuple):
     """How much lower the validation loss could be, if it is convex in the weights."""
     sure_gap: float
     """The same, with slopes as far off as the residual of h allows."""
+    complete: bool
+    """Whether every node that takes part has reported its slope."""
 
     @property
     def loss(self) -> float:

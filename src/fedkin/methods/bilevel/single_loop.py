@@ -11,14 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.base import Federation, PerNode, Reply, Request, WeightedSum
 from fedkin.federation.center import Center
+from fedkin.federation.task import RATE
 from fedkin.methods.base import Info
-from fedkin.methods.bilevel.node import DECREMENT, SLOPE
+from fedkin.methods.bilevel.node import DECREMENT, MOST_DAMPING, SLOPE
+from fedkin.methods.bilevel.rivals import Rivals
 from fedkin.methods.bilevel.weight_search import WeightSearch, shifted_weight
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.numerics.linear_solve import DampedSolution
@@ -55,12 +56,12 @@ HALVINGS = 3
 """How often the step size is halved before training ends."""
 SHIFTING = 0.02
 """A shift of more than this part of the whole weight makes another problem, with its own curvature."""
+FORGIVING = 0.25
+"""After a shift of this part of the whole weight, steps that were too long before may suit again."""
 SETTLED = 0.05
 """The weights have settled when three exchanges shift no more than this part of the whole weight."""
 FIRST_RESTART = 10
 """The exchanges before other models are begun: until then training alone makes the most progress."""
-FIRST_COMPARISON, NEXT_COMPARISON = 8, 4
-"""The rounds of training after which the worst of several models is given up, and between further ones."""
 
 TINY = 1e-12
 
@@ -77,6 +78,8 @@ class SingleLoopState(NamedTuple):
     learning_rate: float
     caution: float
     """What the step size is multiplied with after steps that were taken back."""
+    cautious_with: Array
+    """The weights when that was last necessary."""
     damping: float
     halvings: int
     """How often the step size has been halved because the validation loss stood still."""
@@ -93,28 +96,22 @@ class SingleLoopState(NamedTuple):
     """Exchanges since the validation loss had its minimum."""
     shifts: Array
     """The parts of the whole weight that the last three exchanges shifted."""
-    rivals: Array
-    """Models that were begun when the weights had settled, a row for each."""
-    alive: Array
-    """Which of them still take part."""
-    rivals_age: int
-    """Rounds that they have been trained for; -1 before they are begun."""
+    rivals: Rivals
 
 
 @dataclass(frozen=True)
 class SingleLoop:
     """Learn weights and a network, one exchange per step, with step sizes from what has been seen.
 
-    The model is trained from the start on weights that are still wrong, and a small network may not
-    recover from that. So once the weights have settled, some models are begun afresh next to it, in the
-    same exchanges; one after the other the worst on the validation data is given up.
+    Once the weights have settled, new models are trained next to the first, in the same exchanges; one
+    after the other the worst on the validation data is given up.
 
     Args:
         cap: The largest weight b of a node.
         period: The number τ of local steps in an exchange.
         learning_rate: The step size γ; None takes it from the curvature seen.
         refresh_probability: The probability q of renewing a reference point in a step.
-        restarts: How many models are begun when the weights have settled.
+        restarts: How many models are started when the weights have settled.
     """
 
     cap: float
@@ -133,6 +130,7 @@ class SingleLoop:
             curvature=0.0,
             learning_rate=0.0,
             caution=1.0,
+            cautious_with=node_weights,
             damping=0.0,
             halvings=0,
             trained_with=node_weights,
@@ -143,23 +141,20 @@ class SingleLoop:
             exchanges=0,
             since_best=0,
             shifts=jnp.ones(3),
-            rivals=jnp.zeros((self.restarts, len(theta))),
-            alive=jnp.zeros(self.restarts, bool),
-            rivals_age=-1,
+            rivals=Rivals.none_yet(self.restarts, len(theta)),
         )
 
     def step(
         self, state: SingleLoopState, key: Key, federation: Federation, center: Center
     ) -> tuple[SingleLoopState, Info]:
         """Do one exchange."""
-        state = self._among(state, federation.present)
+        state = _without_old_caution(self._among(state, federation.present))
         loss, target = center.loss_and_gradient(state.theta)
-        highest = DIVERGED * state.first_loss
-        if state.rivals_age >= 0 or _settled(state):
-            highest = TOO_HIGH * state.best_loss
-        taken_back = not loss <= highest
+        warnings = ()
+        taken_back = not loss <= _highest_loss(state)
         if taken_back:
-            state = _take_back(state)
+            state, warning = _take_back(state)
+            warnings = (warning,)
             loss, target = center.loss_and_gradient(state.theta)
         improving = loss < (1 - IMPROVEMENT) * state.best_loss
         state = _remember(state, loss, improving=improving)
@@ -177,10 +172,12 @@ class SingleLoop:
         if np.asarray(weights)[federation.present].any():  # else all that were to train have left
             trained, rivals = self._trained(state, reply)
         shift = shifted_weight(weights, following.search.node_weights)
+        arriving = following.search.arrived and not state.search.arrived
         following = following._replace(
             theta=trained,
             rivals=rivals,
-            trained_with=weights,
+            # Weights from before their arrival are no longer a place to return to.
+            trained_with=following.search.node_weights if arriving else weights,
             exchanges=state.exchanges + 1,
             shifts=jnp.roll(state.shifts, 1).at[0].set(shift),
         )
@@ -192,25 +189,33 @@ class SingleLoop:
             weights,
             reply.cost,
             self._diagnostics(state, loss, reply, taken_back=taken_back),
-            warnings=_warnings(taken_back, state),
+            warnings=warnings,
             stop=_stop(following),
         )
         return following, info
 
     def _among(self, state: SingleLoopState, present: np.ndarray) -> SingleLoopState:
-        """Suit the nodes that take part now; where the weights change much, begin with short steps."""
+        """Suit the nodes that take part now; where the weights change much, it is another problem."""
         search = state.search.among(present, self.cap)
         if shifted_weight(state.search.node_weights, search.node_weights) <= SHIFTING:
             return state._replace(search=search)
-        rate = state.learning_rate * FIRST_STEP / (2 * CURVATURE_STEP)
-        return state._replace(search=search, learning_rate=rate, best_weights=search.node_weights)
+        return state._replace(
+            search=search,
+            learning_rate=state.learning_rate * FIRST_STEP / (2 * CURVATURE_STEP),
+            halvings=0,
+            since_best=0,
+            best_loss=math.inf,
+            best_theta=state.theta,
+            best_weights=search.node_weights,
+            trained_with=search.node_weights,
+        )
 
     def _solve(
         self, state: SingleLoopState, target: Vector, center: Center
     ) -> tuple[SingleLoopState, Vector]:
         """Solve for h, and choose damping and step size by the curvature met."""
         solution, damping = _damped_solve(state, target, center)
-        met = float(solution.curvature)
+        met = _curvature_met(solution, state)
         moving = float(state.shifts[0]) > SHIFTING and not state.search.arrived
         curvatures = jnp.full_like(state.curvatures, jnp.nan) if moving else state.curvatures
         curvatures = curvatures.at[state.exchanges % len(curvatures)].set(met)
@@ -222,7 +227,7 @@ class SingleLoop:
         state = state._replace(
             curvatures=curvatures,
             curvature=curvature,
-            learning_rate=self.learning_rate or rate,
+            learning_rate=self.learning_rate or min(rate, RATE[1]),
             damping=damping,
         )
         return state, solution.solution
@@ -240,7 +245,6 @@ class SingleLoop:
             slopes, errors, cap=self.cap, present=federation.present, improving=improving
         )
         arriving = search.arrived and not state.search.arrived
-        # Weights from before their arrival are no longer a place to return to.
         best_weights = search.node_weights if arriving else state.best_weights
         return state._replace(search=search, best_weights=best_weights)
 
@@ -248,7 +252,7 @@ class SingleLoop:
         self, state: SingleLoopState, adjoint: Vector, key: Key, federation: Federation
     ) -> Reply:
         weights = state.search.node_weights
-        models = [state.theta, *state.rivals[np.asarray(state.alive)]]
+        models = [state.theta, *state.rivals.models[state.rivals.places]]
         several = len(models) > 1
         train = WeightedSum(
             INNER_SVRG_ROUND,
@@ -279,41 +283,26 @@ class SingleLoop:
             )
         return federation.exchange(key=key, **requests)
 
-    def _trained(self, state: SingleLoopState, reply: Reply) -> tuple[Vector, Array]:
+    def _trained(self, state: SingleLoopState, reply: Reply) -> tuple[Vector, Rivals]:
         points = jnp.atleast_2d(reply.train["point"])
-        places = np.flatnonzero(np.asarray(state.alive))
-        return points[0], state.rivals.at[places].set(points[1:])
+        return points[0], state.rivals.trained(points[1:])
 
     def _compare(
         self, state: SingleLoopState, key: Key, federation: Federation, center: Center
     ) -> SingleLoopState:
-        """Begin rivals when the weights have settled; give up the worst model when it is time."""
-        if state.rivals_age < 0:
+        """Start rivals when the weights have settled; give up the worst model when it is time."""
+        rivals = state.rivals
+        if not rivals.started:
             if not (self.restarts and state.exchanges >= FIRST_RESTART and _settled(state)):
                 return state
-            keys = jax.random.split(key, self.restarts)
-            rivals = jnp.stack([federation.objective.init(each) for each in keys])
-            alive = jnp.ones(self.restarts, bool)
-            return state._replace(rivals=rivals, alive=alive, rivals_age=0)
-        if not np.asarray(state.alive).any():
+            return state._replace(rivals=rivals.start(federation.objective, key))
+        if not len(rivals.places):
             return state
-        state = state._replace(rivals_age=state.rivals_age + 1, since_best=0)
-        age = state.rivals_age - FIRST_COMPARISON
-        if age < 0 or age % NEXT_COMPARISON:
-            return state
-        places = np.flatnonzero(np.asarray(state.alive))
-        losses = [center.loss_and_gradient(state.rivals[place])[0] for place in places]
-        own = center.loss_and_gradient(state.theta)[0]
-        losses = [loss if math.isfinite(loss) else math.inf for loss in losses]
-        best = int(np.argmin(losses))
-        if losses[best] < own:
-            # The best rival takes the lead; the former leader is one of the others now.
-            rivals = state.rivals.at[places[best]].set(state.theta)
-            theta, losses[best] = state.rivals[places[best]], own
-            search = state.search.restarted(state.search.node_weights)
-            state = state._replace(theta=theta, rivals=rivals, search=search)
-        worst = places[int(np.argmax(losses))]
-        return state._replace(alive=state.alive.at[worst].set(False))
+        theta, rivals, overtaken = rivals.compare(state.theta, center)
+        search = state.search
+        if overtaken:
+            search = search.restarted(search.node_weights)
+        return state._replace(theta=theta, search=search, rivals=rivals, since_best=0)
 
     def _diagnostics(
         self, state: SingleLoopState, loss: float, reply: Reply, *, taken_back: bool
@@ -325,7 +314,7 @@ class SingleLoop:
             "curvature": state.curvature,
             "damping": state.damping,
             "largest_move": state.search.radius,
-            "models": 1.0 + float(jnp.sum(state.alive)),
+            "models": 1.0 + len(state.rivals.places),
             "taken_back": float(taken_back),
         }
 
@@ -342,12 +331,18 @@ def _damped_solve(
     while True:
         solution = center.solve(state.theta, target, damping=damping, iterations=SOLVER_ITERATIONS)
         solves += 1
-        met = float(solution.curvature)
-        least = DAMPING_SHARE * max(met, state.curvature)
+        met = _curvature_met(solution, state)
+        least = min(DAMPING_SHARE * max(met, state.curvature), MOST_DAMPING)
         enough = damping >= least and (bool(solution.convex) or damping >= met)
         if enough or solves == MOST_SOLVES:
             return solution, damping
-        damping = max(2 * damping, least)
+        damping = min(max(2 * damping, least), MOST_DAMPING)
+
+
+def _curvature_met(solution: DampedSolution, state: SingleLoopState) -> float:
+    """Return the largest curvature that a solve has met; the one known before if it has overflowed."""
+    met = float(solution.curvature)
+    return met if math.isfinite(met) else state.curvature
 
 
 def _standard_errors(decrements: Array, loss: float, center: Center) -> Array:
@@ -380,18 +375,47 @@ def _settled(state: SingleLoopState) -> bool:
     return state.search.arrived and float(jnp.sum(state.shifts)) < SETTLED
 
 
-def _take_back(state: SingleLoopState) -> SingleLoopState:
-    """Return to the best model, and take shorter steps from there.
+def _without_old_caution(state: SingleLoopState) -> SingleLoopState:
+    """Forget that steps were too long where the weights are quite different now."""
+    if shifted_weight(state.cautious_with, state.search.node_weights) < FORGIVING:
+        return state
+    return state._replace(caution=1.0, cautious_with=state.search.node_weights)
+
+
+def _highest_loss(state: SingleLoopState) -> float:
+    """Return the validation loss above which steps are taken back."""
+    decided = state.rivals.started or _settled(state)
+    if decided and math.isfinite(state.best_loss):
+        return TOO_HIGH * state.best_loss
+    return DIVERGED * state.first_loss
+
+
+def _take_back(state: SingleLoopState) -> tuple[SingleLoopState, str]:
+    """Return to the best model, take shorter steps from there, and say which.
 
     Where the weights have settled and changed since, they are to blame, and return too; otherwise
     the step size of training is.
     """
     shift = shifted_weight(state.best_weights, state.search.node_weights)
-    if state.rivals_age >= 0 and shift > SHIFTING:
-        search, caution = state.search.restarted(state.best_weights, 0.3), state.caution
-    else:
-        search, caution = state.search.restarted(state.search.node_weights), state.caution / 2
-    return state._replace(theta=state.best_theta, search=search, caution=caution)
+    if state.rivals.started and shift > SHIFTING:
+        search = state.search.restarted(state.best_weights, 0.3)
+        warning = (
+            f"the last moves of the weights had raised the validation loss: {shift:.0%} of the weight "
+            "returns to where it was, and the next moves are shorter"
+        )
+        return state._replace(theta=state.best_theta, search=search), warning
+    weights = state.search.node_weights
+    state = state._replace(
+        theta=state.best_theta,
+        search=state.search.restarted(weights),
+        caution=state.caution / 2,
+        cautious_with=weights,
+    )
+    warning = (
+        "training had left the best model far behind: it continues from there with the step size "
+        f"{_rate(state):.2g}"
+    )
+    return state, warning
 
 
 def _remember(state: SingleLoopState, loss: float, *, improving: bool) -> SingleLoopState:
@@ -405,15 +429,6 @@ def _remember(state: SingleLoopState, loss: float, *, improving: bool) -> Single
         state = state._replace(first_loss=loss)
     return state._replace(
         best_loss=loss, best_theta=state.theta, best_weights=state.trained_with, since_best=0
-    )
-
-
-def _warnings(taken_back: bool, state: SingleLoopState) -> tuple[str, ...]:
-    if not taken_back or state.caution == 1:
-        return ()
-    return (
-        f"training had left the best model far behind: it continues from there with the step size "
-        f"{_rate(state):.2g}",
     )
 
 

@@ -44,7 +44,7 @@ def other_starts(weights: np.ndarray, cap: float) -> np.ndarray:
     return np.array(found).reshape(-1, len(weights))
 
 
-def is_hopeless(state: NewtonState, seen: Evidence | None, settled: bool) -> bool:
+def is_hopeless(state: NewtonState, seen: Evidence, settled: bool) -> bool:
     """Tell whether a start leads to nothing lower than the lowest minimum so far.
 
     Args:
@@ -53,7 +53,7 @@ def is_hopeless(state: NewtonState, seen: Evidence | None, settled: bool) -> boo
         settled: Whether the model is near enough to θ(w) to judge the weights.
     """
     lowest = state.lowest
-    if not np.isfinite(lowest.loss) or seen is None:
+    if not np.isfinite(lowest.loss):
         return False
     if state.iteration - state.started > PATIENCE and seen.loss >= lowest.loss:
         return True

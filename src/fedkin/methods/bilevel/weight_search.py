@@ -77,7 +77,7 @@ class WeightSearch(NamedTuple):
 
     def among(self, present: np.ndarray, cap: float) -> "WeightSearch":
         """Return the search with weights that suit the nodes that take part now."""
-        if readmit(self.node_weights, cap, present) is self.node_weights:
+        if np.array_equal(readmit(self.node_weights, cap, present), self.node_weights):
             return self
         left = np.where(present, np.asarray(self.node_weights), 0.0)
         # Nodes that have a weight share that of the others, unless they are so few that the cap forbids it.
@@ -105,8 +105,8 @@ class WeightSearch(NamedTuple):
         It grows where it was what limited a move in the former direction.
 
         Args:
-            slopes: ∂F/∂w_k, in any unit; NaN of nodes that were not asked or did not answer: they stay
-                where they are.
+            slopes: ∂F/∂w_k, in any unit; NaN of nodes that were not asked or did not answer: they
+                count as nodes of mean slope.
             errors: The standard errors of the slopes.
             cap: The largest weight of a node.
             present: Which nodes take part.
@@ -114,7 +114,7 @@ class WeightSearch(NamedTuple):
         """
         weights = np.asarray(self.node_weights, np.float64)
         numbers = np.asarray(slopes, np.float64)
-        known = np.isfinite(numbers) & present
+        known = np.isfinite(numbers) & np.isfinite(np.asarray(errors)) & present
         shares = np.where(known, weights, 0.0)
         if not shares.sum() > 0:
             return self
