@@ -30,7 +30,7 @@ def hostile():
 
 def test_kin_are_found_and_joining_is_better(joined):
     assert joined.verdict in ("join", "unclear")
-    assert joined.gain.value > 0
+    assert joined.gain.high > 0
     assert joined.weights.loc["foe", "weight"] < 0.1
     assert (
         joined.candidates.loc["learned", "test_loss"] < joined.candidates.loc["alone", "test_loss"]

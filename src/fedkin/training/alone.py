@@ -165,7 +165,8 @@ def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:
 
     start = np.array([1.0, *np.zeros(rows.outputs)])
     bounds = [(0, None)] + [(None, None)] * rows.outputs
-    found = minimize(penalized, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    # L-BFGS-B sometimes stops at once where the bound on the scale is reached.
+    found = minimize(penalized, start, jac=True, method="SLSQP", bounds=bounds).x
     calibrated = found[0] * model
     calibrated[-1] += found[1:]
     return calibrated
