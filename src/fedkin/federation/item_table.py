@@ -4,7 +4,13 @@ import numpy as np
 
 
 class ItemTable:
-    """A whole number for every item (a model and a node); −1 where there is none yet."""
+    """A whole number for every item (a model and a node); −1 where there is none yet.
+
+    >>> table = ItemTable()
+    >>> table.set(np.array([[0, 1], [0, 2], [0, 2]]), np.array([5, 6, 7]))
+    >>> table.get(np.array([[0, 1], [0, 2], [3, 0]])).tolist()
+    [5, 6, -1]
+    """
 
     def __init__(self) -> None:
         self._values = np.full((0, 0), -1, np.int64)
@@ -17,9 +23,10 @@ class ItemTable:
     def set(self, items: np.ndarray, values: np.ndarray | int) -> None:
         """Set the numbers of some items; of one that occurs several times, the first counts."""
         self._make_room(items)
-        backward = items[::-1]
-        given = values if isinstance(values, int) else values[::-1]
-        self._values[backward[:, 0], backward[:, 1]] = given
+        # Of repeated indices NumPy assigns the last, but it walks through reversed views forward: copy them.
+        models, nodes = items[::-1].T.copy()
+        given = values if isinstance(values, int) else values[::-1].copy()
+        self._values[models, nodes] = given
 
     def items(self) -> np.ndarray:
         """Return all items that have a number, in order, as rows of model and node."""
