@@ -53,7 +53,7 @@ def fit_all(
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Collaboration:
-    """Answer every node's question at once: whom should I learn with, and how much?
+    """Learn for every node at once whom it should learn with, and how much.
 
     Each node is an owner: part of its rows, split off at random or given, are its validation data, by
     which its weights are learned; the others are what all nodes train on. One exchange serves all
