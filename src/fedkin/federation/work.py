@@ -248,9 +248,13 @@ class LocalWork:
         (compiled,) = compile_side_by_side([self._code(function, calls[0], own)])
         if self._pool is None or len(calls) == 1:
             return [compiled(*arguments) for arguments in calls]
-        return list(
-            self._pool.map(lambda arguments: jax.block_until_ready(compiled(*arguments)), calls)
-        )
+        double_precision = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+
+        def call(arguments: tuple) -> Any:
+            with jax.enable_x64(double_precision):  # a setting of the thread
+                return jax.block_until_ready(compiled(*arguments))
+
+        return list(self._pool.map(call, calls))
 
     def _code(self, function: partial, arguments: tuple, own: bool) -> Call:
         """Say which code is needed."""
