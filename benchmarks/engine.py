@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.problem import BATCH_SIZE, SEED, BenchProblem
-from fedkin.federation.base import PerNode, Revealed
+from fedkin.federation.base import Federation, PerNode, Revealed
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import Task
@@ -156,7 +156,7 @@ class FedkinEngine:
         return gradients
 
     def _pfedme_round(
-        self, learners: SimulatedFederation, shared: Vector, task: Task
+        self, learners: Federation, shared: Vector, task: Task
     ) -> Mapping[str, Array]:
         message = {"shared": shared, **PFEDME}
         request = Revealed(task, message, steps=PERIOD, iterations=PFEDME_ITERATIONS)
