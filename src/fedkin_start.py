@@ -4,17 +4,26 @@ Loading the libraries takes about a second. This module is outside the package s
 loaded before the command can be interrupted.
 """
 
+import os
+import signal
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
     """Load the command line and run it."""
-    try:
-        from fedkin.cli.app import main as run
-    except KeyboardInterrupt:
-        sys.stderr.write("error: interrupted: nothing was written\n")
-        sys.exit(130)
+    # An exception would not do: libraries interrupted while they load turn it into errors of their own.
+    usual = signal.signal(signal.SIGINT, _end)
+    from fedkin.cli.app import main as run
+
+    signal.signal(signal.SIGINT, usual)
     run()
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    sys.stderr.write("error: interrupted: nothing was written\n")
+    sys.stderr.flush()
+    os._exit(130)
 
 
 if __name__ == "__main__":

@@ -125,8 +125,7 @@ def test_an_interrupted_study_says_what_was_kept(command, tmp_path, monkeypatch)
     assert "--resume" in answer.err
 
 
-@pytest.mark.parametrize("seconds", [0.3, 0.7])
-def test_ctrl_c_in_the_first_second_shows_no_traceback(seconds):
+def test_ctrl_c_while_libraries_are_loaded_shows_no_traceback():
     program = "import fedkin_start; print('up', flush=True); fedkin_start.main()"
     with subprocess.Popen(
         [sys.executable, "-c", program, "data", "list"],
@@ -137,8 +136,8 @@ def test_ctrl_c_in_the_first_second_shows_no_traceback(seconds):
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(seconds)
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
-    assert "Traceback" not in error
-    assert process.returncode in (0, 130)
+    assert error == "error: interrupted: nothing was written\n"
+    assert process.returncode == 130
