@@ -219,7 +219,7 @@ def test_it_does_not_converge_with_weight_on_a_node_that_has_just_been_dropped()
 def test_inputs_that_overflow_end_with_advice():
     drawn = draw_federation(64, **SHAPES)
     nodes = tuple((1e25 * inputs, labels) for inputs, labels in drawn.nodes)
-    with pytest.raises(fedkin.DivergedError, match="standardize the features"):
+    with pytest.raises(fedkin.FedkinError, match="standardize the features"):
         fit(dataclasses.replace(drawn, nodes=nodes))
 
 

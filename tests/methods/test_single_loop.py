@@ -278,7 +278,7 @@ def test_slopes_are_asked_for_in_every_fourth_step_once_the_weights_rest():
         # A slope and a decrement of all; a model and a loss of those.
         assert up == 4 * (2 * (working + idle) + (size + 1) * working)
     assert {2, 3, 4, 5, 6} <= set(slope_steps)
-    late = [step for step in slope_steps if step > 12]
+    late = [step for step in slope_steps if 12 < step < 30]
     assert late
     assert {after - before for before, after in pairwise(late)} == {4}
     costs = {row.step: points for row, points, *_ in steps_of(history)}
@@ -384,7 +384,7 @@ def test_nodes_may_leave_and_come_back(gone):
         return attended[-1]
 
     all_kin = len(gone) == KIN.sum()
-    history = train(Bilevel(restarts=0), 36 if all_kin else 30, made=build(wrap=wrap)).history
+    history = train(Bilevel(restarts=0), 52 if all_kin else 30, made=build(wrap=wrap)).history
     if all_kin:
         # While they are away, no step is short enough; when they are back, that is forgotten.
         rates = [row.diagnostics["learning_rate"] for row in history]

@@ -43,7 +43,10 @@ def combine(
         answered = np.zeros((models, nodes), bool)
         answered[places] = True
         counted, scale = _renormalized(weights, wanted, answered)
-        found = {name: _sums(counted, array) * _like(scale, array) for name, array in rows.items()}
+        with np.errstate(invalid="ignore"):  # where nobody has answered, there is no sum
+            found = {
+                name: _sums(counted, array) * _like(scale, array) for name, array in rows.items()
+            }
     if request.models is None:
         return {name: jnp.asarray(array[0]) for name, array in found.items()}
     return {name: jnp.asarray(array) for name, array in found.items()}
