@@ -12,7 +12,7 @@ from fedkin.theory.schedules import Schedule
 L2 = 1.0
 
 
-def circle(points=6):
+def circle(points=10):
     angles = np.arange(points) * 2 * np.pi / points
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
