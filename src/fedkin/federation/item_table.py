@@ -48,11 +48,17 @@ class ItemTable:
     def _make_room(self, items: np.ndarray) -> None:
         if not len(items):
             return
-        needed = items.max(axis=0) + 1
-        if (needed > self._values.shape).any():
-            # Twice as many models, so that growing one by one takes few copies.
-            rows = max(int(needed[0]), 2 * len(self._values))
-            columns = max(int(needed[1]), self._values.shape[1])
+        models, nodes = self._values.shape
+        rows, columns = (
+            _grown(size, needed)
+            for size, needed in zip((models, nodes), items.max(axis=0) + 1, strict=True)
+        )
+        if (rows, columns) != (models, nodes):
             larger = np.full((rows, columns), -1, np.int64)
-            larger[: len(self._values), : self._values.shape[1]] = self._values
+            larger[:models, :nodes] = self._values
             self._values = larger
+
+
+def _grown(size: int, needed: int) -> int:
+    """Return at least twice the size where more is needed, so that growing one by one takes few copies."""
+    return size if needed <= size else max(int(needed), 2 * size)
