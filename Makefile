@@ -53,9 +53,10 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 # A file's tests share what they have compiled and started, so each file is one worker's. In pytest's order: xdist
 # would begin with the files that have the most tests, and those with the fewest are among the longest. Most of the
 # time is compilation, and code for a handful of points need not be fast: `XLA_FLAGS= make test` tests optimized code,
-# as `make flower` and a plain pytest do.
+# as `make slow`, `make flower` and a plain pytest do.
+QUICK_TO_COMPILE := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 test: check  ## all checks and all tests
-	XLA_FLAGS="$${XLA_FLAGS---xla_backend_optimization_level=0}" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
+	XLA_FLAGS="$${XLA_FLAGS-$(QUICK_TO_COMPILE)}" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
 
 slow: $(VENV)/.dev  ## the tests that compute for long, about ten minutes
 	$(BIN)/python -m pytest -n 2 -m slow $(TEST_ARGUMENTS)
