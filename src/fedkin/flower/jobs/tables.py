@@ -28,7 +28,7 @@ from fedkin.data.table_federation import Points
 from fedkin.data.tables import Table
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event, OnEvent, RunFailed, append_event, events_beside
-from fedkin.federation.attendance import FEWEST_NODES
+from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.flower.discovery import ConnectedNode, describe_nodes
 from fedkin.flower.engine import FlowerFederation
 from fedkin.flower.jobs.event_log import log_event
