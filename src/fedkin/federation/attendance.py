@@ -100,6 +100,14 @@ class AttendedFederation(ABC):
     def find_returned(self, absent: Sequence[int]) -> list[int]:
         """Return those of the absent nodes that are there again and ready to work."""
 
+    @abstractmethod
+    def export_state(self) -> dict[str, np.ndarray]:
+        """Return, as named arrays, what the engine needs to continue after a restart."""
+
+    @abstractmethod
+    def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
+        """Continue with what `export_state` returned."""
+
     @property
     def ask_all(self) -> bool:
         """Whether nodes of weight zero are asked too."""

@@ -217,7 +217,7 @@ class DistantCenter(Center):
     def _ask(self, question: Question, *, iterations: int | None = None, **message: Any) -> Any:
         """Ask the owner's node one question, about one model or several."""
         assert self._node is not None  # questions belong to a run
-        options = {} if iterations is None else {"iterations": iterations}
+        options: dict[str, Any] = {} if iterations is None else {"iterations": iterations}
         rows = np.ndim(message["theta"]) > 1
         if question.vector_replies:
             weights = jnp.ones((len(message["theta"]), 1)) if rows else jnp.ones(1)
