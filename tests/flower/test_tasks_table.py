@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fedkin.federation.questions import QUESTIONS
 from fedkin.flower.guard import remote_tasks
 from fedkin.flower.node_settings import NodeSettings
 from fedkin.flower.tasks_table import render_tasks
@@ -15,6 +16,11 @@ def test_the_page_has_the_table_of_all_tasks():
     table = render_tasks(own)
     assert len(table.splitlines()) == 2 + len(own) >= 2 + 7
     assert table in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_table_of_all_questions():
+    """Those that a node answers about the rows that it holds out."""
+    assert render_tasks(QUESTIONS.values()) in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_has_every_setting_of_a_node():

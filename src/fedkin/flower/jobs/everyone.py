@@ -33,7 +33,7 @@ from fedkin.methods.registry import make_method
 from fedkin.models.objective import Objective
 from fedkin.training import map_directory
 from fedkin.training.distant import DistantProblem, HeldOutRows
-from fedkin.training.fit_all import COMPARED, make_collaboration
+from fedkin.training.fit_all import make_collaboration
 from fedkin.training.joint import JointRun
 from fedkin.training.problem import Problem, TrainedRun, make_model
 from fedkin.training.runner import Budget
@@ -51,6 +51,9 @@ class EveryoneJobKeys(LearningKeys):
     validation_fraction: float = Field(gt=0, lt=1)
     """What the nodes hold out, as their own settings say; here it says that every node is an owner."""
     test_fraction: float | None = Field(None, gt=0, lt=1)
+    compare: tuple[str, ...] = ("local",)
+    """Methods that run for all nodes too, for their scores. FedAvg is not among them unless it is asked for:
+    it takes a synchronization per round, many times as many as everything else."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class EveryoneJob:
 
     keys: EveryoneJobKeys
     method: Method
+    others: tuple[Method, ...]
+    """The methods that it is compared with."""
     model: str
     """The model asked for, or the one of the task."""
     federation: FederationOptions
@@ -100,9 +105,8 @@ class EveryoneJob:
             except FedkinError as error:  # its model is there all the same
                 collect(Warned(run=name, message=f"the model of {name} has no scores: {error}"))
 
-        others = [make_method(name) for name in COMPARED if name != self.method.name]
         runs: dict[str, JointRun] = {}
-        for method in (self.method, *others):
+        for method in (self.method, *self.others):
             if runs:
                 federation.start_over()
             runs[method.name] = problem.train(
@@ -229,4 +233,8 @@ def check_everyone_job(
     assert options.nodes is not None
     if options.nodes < 2:
         raise InputError(f"{path}: one node has nobody to learn with: give two or more")
-    return EveryoneJob(keys, method, model, options)
+    others = dict.fromkeys(name for name in keys.compare if name != method.name)
+    try:
+        return EveryoneJob(keys, method, tuple(map(make_method, others)), model, options)
+    except InputError as error:
+        raise InputError(f"{path}: compare: {error}") from error
