@@ -7,7 +7,7 @@ import pytest
 
 from federation.attended import NOTHING, AttendedSimulation
 from federation.test_together import JOBS, NODES, assert_same, federation, rounds, share
-from fedkin.federation.attendance import STRIKES, LostOwnerError
+from fedkin.federation.attendance import DROPS, STRIKES, LostOwnerError
 from fedkin.federation.base import PerNode
 from fedkin.federation.owners import ALONE
 from fedkin.federation.together import Meeting
@@ -105,6 +105,20 @@ def test_an_owner_whose_node_does_not_come_back_is_told_so():
     assert len(seen) == 5
     assert isinstance(found, LostOwnerError)
     assert "its own question has no answer" in str(found)
+
+
+def test_an_owner_gives_up_on_its_node_when_it_fails_again_and_again():
+    """It can be reached every time, but never answers."""
+    engine = attended(
+        lambda node, call: NOTHING if node == 2 else None,
+        lambda node, step: True,
+        wait_for_owners=60,
+    )
+    _, found = hold(engine, count=2)
+    assert isinstance(found, LostOwnerError)
+    assert "again and again" in str(found)
+    assert "in time" in str(found)
+    assert sum(2 in asked for asked in engine.asked) == DROPS * STRIKES
 
 
 def test_a_node_that_is_back_counts_from_an_owners_next_step_on():

@@ -14,7 +14,8 @@ from fedkin.data.tables import read_table
 from fedkin.errors import InputError
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
-from fedkin.training import map_directory
+from fedkin.training import map_directory, problem
+from fedkin.training.checkpoint import save_checkpoint
 from flower.fake_grid import FakeGrid
 
 VALIDATION, TEST, SEED = 0.25, 0.2, 3
@@ -264,6 +265,16 @@ def test_a_node_that_holds_no_rows_out_cannot_be_an_owner(tables, tmp_path):
         learned(write_job(tmp_path), nodes, tmp_path)
 
 
+def test_a_node_that_does_not_allow_questions_gets_no_answer(tables, tmp_path):
+    """What its owner refuses is refused; the others learn without it."""
+    nodes = grid(tables)
+    own = next(own for own in nodes.settings.values() if own["name"] == "d")
+    own["allow"] = "describe,gradient,hessian_product,slope"
+    found = learned(write_job(tmp_path, "compare = []"), nodes, tmp_path)
+    assert list(found.failures) == ["d"]
+    assert "does not allow validation_gradient" in found.failures["d"]
+
+
 def test_a_finished_result_and_old_checkpoints_are_not_written_over(tables, tmp_path):
     job, messenger = write_job(tmp_path, "steps = 1"), Messenger(grid(tables), interval=0.01)
     with pytest.raises(InputError, match="nothing to resume"):
@@ -271,3 +282,33 @@ def test_a_finished_result_and_old_checkpoints_are_not_written_over(tables, tmp_
     job.carry_out(messenger, tmp_path / "map", resume=False)
     with pytest.raises(InputError, match="finished result"):
         job.carry_out(messenger, tmp_path / "map", resume=False)
+
+
+class KilledError(Exception):
+    """The center's process is gone."""
+
+
+def test_a_job_that_was_killed_is_resumed(tables, tmp_path, monkeypatch):
+    """Each owner continues from its own last step; the nodes remember nothing of the first attempt."""
+    job = write_job(tmp_path, "compare = []")
+    whole = learned(job, grid(tables), tmp_path)
+    saved = []
+
+    def save_and_die(*arguments):
+        saved.append(save_checkpoint(*arguments))
+        if len(saved) == 10:
+            raise KilledError
+
+    nodes = grid(tables)
+    with monkeypatch.context() as patch:
+        patch.setattr(problem, "save_checkpoint", save_and_die)
+        with pytest.raises(KilledError):
+            job.carry_out(Messenger(nodes, interval=0.01), tmp_path / "again", resume=False)
+    with pytest.raises(InputError, match="continue with --resume"):
+        job.carry_out(Messenger(nodes, interval=0.01), tmp_path / "again", resume=False)
+    nodes.contexts.clear()
+    job.carry_out(Messenger(nodes, interval=0.01), tmp_path / "again", resume=True)
+    found = fedkin.Collaboration.load(tmp_path / "again" / "everyone.fedkin")
+    pd.testing.assert_frame_equal(found.matrix, whole.matrix, atol=1e-5)
+    pd.testing.assert_frame_equal(found.scores, whole.scores, atol=1e-5)
+    assert not list(tmp_path.glob("*.checkpoints"))

@@ -44,6 +44,9 @@ from fedkin.types import Key
 STRIKES = 3
 """A node that fails this many times in a row is dropped."""
 
+DROPS = 3
+"""An owner gives up on a node, the one that it is, that is dropped this many times without a good answer."""
+
 LOOKING_INTERVAL = 1.0
 """The largest number of seconds between two looks for the node that an owner waits for."""
 
@@ -82,6 +85,8 @@ class AttendedFederation(ABC):
         self._wait_for_owners = wait_for_owners
         self._given_up: set[int] = set()  # nodes whose owners have waited in vain
         self._strikes = np.zeros(len(self.names), int)
+        self._drops = np.zeros(len(self.names), int)
+        self._last_fault: dict[int, str] = {}
         self._notes: dict[str, int] = {}
         self._owners = itertools.count()
         self._trails = itertools.count()
@@ -215,6 +220,7 @@ class AttendedFederation(ABC):
     def drop(self, node: int, note: str) -> None:
         """Continue without a node, for all owners, until it is back."""
         self.present[node] = False
+        self._drops[node] += 1
         for admitted in self._admitted.values():
             admitted[node] = False
         self.note(note)
@@ -232,6 +238,12 @@ class AttendedFederation(ABC):
         self._notes[note] = self._notes.get(note, 0) + 1
 
     def _begin(self, ask: Ask) -> AttendedExchange | FedkinError:
+        node = int(ask.owner.nodes[0])
+        if ask.owner.part != TRAINING and self._drops[node] >= DROPS:
+            fault = self._last_fault.get(node, "it does not answer")
+            return LostOwnerError(
+                f"the node has failed again and again, so its own question has no answer: {fault}"
+            )
         try:
             return AttendedExchange(ask, lambda: self.present_for(ask.owner), self.objective.size)
         except FedkinError as error:
@@ -274,7 +286,7 @@ class AttendedFederation(ABC):
             if node in faults:
                 self._strike(node, faults[node])
             else:
-                self._strikes[node] = 0
+                self._strikes[node] = self._drops[node] = 0
         return set(answers) - set(faults)
 
     def _faults(self, blocks: Mapping[int, Block], answers: Mapping[int, Answer]) -> dict[int, str]:
@@ -306,6 +318,7 @@ class AttendedFederation(ABC):
 
     def _strike(self, node: int, fault: str) -> None:
         self._strikes[node] += 1
+        self._last_fault[node] = fault
         self.note(f"{self.names[node]} was left out of a synchronization: {fault}")
         if self._strikes[node] >= STRIKES:
             self.drop(node, f"{self.names[node]} was dropped after {STRIKES} failures in a row")
