@@ -69,21 +69,22 @@ def write_job(tmp_path, more="", wait=5):
     return load_job(path)
 
 
-def simulated(tables, **settings):
+def simulated(tables, label="outcome", task="classification", **settings):
     """What `fit_all` gives with the same split."""
     parts = {}
     for name, path in tables.items():
-        whole = prepare_label(read_table(path, name), "outcome", "classification", None, {})
+        whole = prepare_label(read_table(path, name), label, task, None, {})
         validation, test, rest = split_rows(
-            whole, "outcome", [VALIDATION, TEST], SEED, stratify=True
+            whole, label, [VALIDATION, TEST], SEED, stratify=task == "classification"
         )
         parts[name] = OwnersTables(rest, validation, test)
-    owners, _ = federate_owners(parts, "outcome")
+    owners, _ = federate_owners(parts, label, task)
     return fedkin.fit_all(
         {name: tuple(own.train) for name, own in owners.items()},
         validations={name: tuple(own.validation) for name, own in owners.items()},
         tests={name: tuple(own.test) for name, own in owners.items()},
-        classes=2,
+        classes=2 if task == "classification" else None,
+        task=task,
         seed=SEED,
         **settings,
     )
@@ -136,6 +137,18 @@ def test_other_methods_and_models_give_what_the_simulation_gives(case, tables, t
     settings = [f"settings.{name} = {json.dumps(value)}" for name, value in given.items()]
     job = write_job(tmp_path, "\n".join(["compare = []", "steps = 3", *named, *settings]))
     assert_same(learned(job, grid(tables), tmp_path), expected)
+
+
+def test_regression_gives_what_the_simulation_gives(tables, tmp_path):
+    """Scores of single models are in the label's own unit."""
+    expected = simulated(tables, "age", "regression", model="ridge", compare=[], steps=3)
+    path = tmp_path / "job.toml"
+    more = 'compare = []\nsteps = 3\ntask = "regression"'
+    path.write_text(JOB.format(more=more, wait=5).replace("outcome", "age"))
+    found = learned(load_job(path), grid(tables, label="age", task="regression"), tmp_path)
+    assert_same(found, expected)
+    metrics = json.loads((tmp_path / "map" / "owners" / "a" / "metrics.json").read_text())
+    assert 5 < metrics["test"]["rmse"] < 15  # years; their standard deviation is 10
 
 
 def test_it_writes_what_fedkin_map_writes(tables, tmp_path):
