@@ -120,7 +120,14 @@ METHODS = {
     "fedavg": {"method": "fedavg", "rounds": 3},
     "ditto": {"method": "ditto", "rounds": 3, "personal_steps": 4},
     "pfedme": {"method": "pfedme", "rounds": 2},
-    "adaptive": {"method": "bilevel", "outer": "adaptive", "rounds": 3, "solver_iterations": 2},
+    # Steps so short that no weight is zero: which are depends on rounding, and decides who is asked.
+    "proximal": {
+        "method": "bilevel",
+        "outer": "proximal",
+        "outer_learning_rate": 0.05,
+        "rounds": 3,
+        "solver_iterations": 2,
+    },
     "mlp": {"method": "bilevel", "model": "mlp", "period": 3},
 }
 SLOW = ("mlp", "pfedme")  # to compile

@@ -38,7 +38,7 @@ def check(values, vectors, *, holds_out=True, allowed=EVERYTHING):
     return check_message(values, parcel, SIZE, allowed, reveal=False, holds_out=holds_out)
 
 
-def refused(values, vectors, refusal=Refusal.INVALID, words="", **more):
+def refused(values, vectors, refusal=Refusal.INVALID, words=None, **more):
     with pytest.raises(RefusedError, match=words) as caught:
         check(values, vectors, **more)
     assert caught.value.refusal == refusal
