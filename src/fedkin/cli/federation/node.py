@@ -15,6 +15,7 @@ from fedkin.cli.options import (
     MissingOption,
     NoHeaderOption,
     PositiveOption,
+    SeedOption,
     SeparatorOption,
     TaskName,
     TaskOption,
@@ -106,9 +107,7 @@ def node(
             "--test-fraction", help="As an owner, hold this share of your rows out for testing."
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Draws the rows that an owner holds out.")
-    ] = 0,
+    seed: SeedOption = 0,
     methods: Annotated[
         str | None,
         typer.Option(
