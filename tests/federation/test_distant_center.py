@@ -32,7 +32,7 @@ class NodeAtHand:
                 name: value[place] if np.ndim(value) == 2 else value
                 for name, value in question.message.items()
             }
-            rows.append(question.task.function(self.held_out, message, **question.options))
+            rows.append(question.task.function(self.held_out, message, key, **question.options))
         found = {name: jnp.stack([jnp.asarray(row[name]) for row in rows]) for name in rows[0]}
         if not question.task.vector_replies:
             found = {name: array[:, None] for name, array in found.items()}  # one node

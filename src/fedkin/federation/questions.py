@@ -16,7 +16,7 @@ import numpy as np
 from fedkin.federation.center import Center, Score
 from fedkin.federation.task import STEPS, Task
 from fedkin.numerics.scores import classification_scores, regression_scores
-from fedkin.types import Message, Points, Vector
+from fedkin.types import Key, Message, Points, Vector
 
 HUGE = 1e30
 """The largest size of a number that has no natural bound."""
@@ -38,7 +38,7 @@ class HeldOut(NamedTuple):
     """What a node has held out of its own rows."""
 
     center: Center
-    """Computes on the validation rows."""
+    """Computes on the validation rows, and trains alone on the training rows."""
     test: Points | None
     """Prepared points that only scores are for."""
     restore: Callable[[np.ndarray], np.ndarray] = np.asarray
@@ -50,7 +50,7 @@ Replies = dict[str, Vector | float]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Question(Task):
-    """A task whose function is `(held_out, message, **options)` and returns the replies."""
+    """A task whose function is `(held_out, message, key, **options)` and returns the replies."""
 
 
 def _scores(held_out: HeldOut, theta: Vector) -> Replies:
@@ -68,22 +68,22 @@ def _gradient(held_out: HeldOut, theta: Vector) -> Replies:
     return {"loss": loss, "gradient": gradient} | _scores(held_out, theta)
 
 
-def validation_scores(held_out: HeldOut, message: Message) -> Replies:
+def validation_scores(held_out: HeldOut, message: Message, key: Key) -> Replies:
     """Reply with loss and accuracy on the validation and test rows."""
     return _scores(held_out, message["theta"])
 
 
-def validation_gradient(held_out: HeldOut, message: Message) -> Replies:
+def validation_gradient(held_out: HeldOut, message: Message, key: Key) -> Replies:
     """Reply with the gradient and the loss of the validation rows, and the scores."""
     return _gradient(held_out, message["theta"])
 
 
-def validation_loss(held_out: HeldOut, message: Message) -> Replies:
+def validation_loss(held_out: HeldOut, message: Message, key: Key) -> Replies:
     """Reply with the loss of the validation rows."""
     return {"loss": held_out.center.loss_and_gradient(message["theta"])[0]}
 
 
-def validation_line(held_out: HeldOut, message: Message) -> Replies:
+def validation_line(held_out: HeldOut, message: Message, key: Key) -> Replies:
     """Find the model on a line where the validation loss is lowest, and reply with what is known there."""
     theta, direction = (np.asarray(message[name], np.float64) for name in ("theta", "direction"))
     found = held_out.center.search_line(
@@ -98,7 +98,7 @@ def end_of_line(theta: np.ndarray, direction: np.ndarray, share: float) -> Vecto
     return jnp.asarray(theta + share * direction, jnp.result_type(float))
 
 
-def validation_solve(held_out: HeldOut, message: Message, *, iterations: int) -> Replies:
+def validation_solve(held_out: HeldOut, message: Message, key: Key, *, iterations: int) -> Replies:
     """Solve (∇²L(θ) + λI) h = target by conjugate gradients on the validation rows."""
     solution, curvature, convex, residual = held_out.center.solve(
         message["theta"],
@@ -114,13 +114,13 @@ def validation_solve(held_out: HeldOut, message: Message, *, iterations: int) ->
     }
 
 
-def validation_hessian_product(held_out: HeldOut, message: Message) -> Replies:
+def validation_hessian_product(held_out: HeldOut, message: Message, key: Key) -> Replies:
     """Reply with the product ∇²L(θ) v on the validation rows."""
     product = held_out.center.hessian_product(message["theta"], message["vector"])
     return {"product": product}
 
 
-def final_scores(held_out: HeldOut, message: Message) -> Replies:
+def final_scores(held_out: HeldOut, message: Message, key: Key) -> Replies:
     """Reply with all scores of a final model on the validation and test rows."""
     found: Replies = {}
     for part, points in (("validation", held_out.center.rows), ("test", held_out.test)):

@@ -37,6 +37,7 @@ from fedkin.flower.wire import (
     read_owners,
     with_prefix,
 )
+from fedkin.methods.local_svrg.alone import TRAIN_ALONE
 from fedkin.methods.registry import known_tasks
 from fedkin.types import Key
 
@@ -56,7 +57,9 @@ def tasks_of_part(part: str) -> dict[str, Task]:
     """
     if part == VALIDATION:
         return dict(QUESTIONS)
-    return known_tasks() if part == ALONE else remote_tasks()
+    if part == ALONE:
+        return known_tasks() | {TRAIN_ALONE.name: TRAIN_ALONE}
+    return remote_tasks()
 
 
 def all_tasks() -> dict[str, Task]:

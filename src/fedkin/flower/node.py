@@ -19,7 +19,7 @@ from fedkin.data.preprocessing import Quantity
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.center import Center
 from fedkin.federation.questions import HeldOut
-from fedkin.federation.simulation import local_work
+from fedkin.federation.simulation import SimulatedFederation, local_work
 from fedkin.federation.task import slots_of
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
@@ -244,11 +244,10 @@ def _held_out(
             "requires (minimum-batch): a gradient of so few would reveal them; hold more rows out "
             "(validation-fraction)",
         )
-    center = Center(
-        objective,
-        *prepare_points(objective.model, validation),
-        batch_size=request.batch_size,
-        seed=request.seed,
+    division: dict[str, Any] = {"batch_size": request.batch_size, "seed": request.seed}
+    own = prepare_points(objective.model, parts.training)
+    center = Center(objective, *prepare_points(objective.model, validation), **division).with_alone(
+        SimulatedFederation(objective, [own], **division)
     )
     label = None if request.preprocessing is None else request.preprocessing.label
     restore = label.restore if isinstance(label, Quantity) else np.asarray

@@ -23,6 +23,7 @@ from fedkin.flower.wire import (
     Value,
 )
 from fedkin.models.objective import Objective
+from fedkin.types import Key
 
 LARGEST_MEMORY = 1_000_000_000
 """The largest number of parameters, of all models of all owners together, that a node remembers."""
@@ -89,7 +90,7 @@ def _compute_alike(
     """Compute requests of the same task and options; return the replies to each, and the evaluations."""
     task, options = chosen[0][1].task, chosen[0][1].options
     if isinstance(task, Question):
-        return [(_answer(own, request), 0) for _, request in chosen]
+        return [(_answer(own, request, block.key), 0) for block, request in chosen]
     portions = []
     for block, request in chosen:
         models = [block.number * MOST_MODELS + model for model in request.models]
@@ -108,8 +109,8 @@ def _compute_alike(
     return [(replies, int(counts.sum())) for replies, counts in found]
 
 
-def _answer(own: OwnNode, request: CheckedRequest) -> Replies:
-    """Answer a question about the rows that the node has held out, for each model."""
+def _answer(own: OwnNode, request: CheckedRequest, key: Key) -> Replies:
+    """Answer a question that concerns the node as an owner, for each model."""
     assert own.held_out is not None  # the guard has seen to it
     rows = []
     for place in range(len(request.models)):
@@ -117,7 +118,7 @@ def _answer(own: OwnNode, request: CheckedRequest) -> Replies:
             name: jnp.asarray(array[place] if array.ndim == 2 else array)
             for name, array in request.message.items()
         }
-        rows.append(request.task.function(own.held_out, message, **request.options))
+        rows.append(request.task.function(own.held_out, message, key, **request.options))
     dtype = jnp.result_type(float)
     return {name: np.stack([np.asarray(row[name], dtype) for row in rows]) for name in rows[0]}
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from fedkin.federation.questions import QUESTIONS
 from fedkin.federation.task import Task
 from fedkin.flower.guard import remote_tasks
+from fedkin.methods.local_svrg.alone import TRAIN_ALONE
 
 HEADER = ("task", "what it does", "vectors", "numbers", "options", "reply", "memory")
 
@@ -62,4 +63,4 @@ def _replies(kind: str, names: tuple[str, ...]) -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(render_tasks(remote_tasks().values()))
-    sys.stdout.write("\n" + render_tasks(QUESTIONS.values()))
+    sys.stdout.write("\n" + render_tasks([*QUESTIONS.values(), TRAIN_ALONE]))
