@@ -133,6 +133,7 @@ class FlowerFederation(AttendedFederation):
         """Let the nodes forget what they did for owners so far, before a run of another method."""
         self._attempt = uuid.uuid4().hex
         self._trails = itertools.count(1)
+        self._admitted.clear()
         there = np.flatnonzero(self.present).tolist()
         for node, outcome in self._join(
             there, max(self._messenger.patience, JOINING_PATIENCE)
