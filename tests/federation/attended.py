@@ -4,10 +4,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.aggregate import Traffic
-from fedkin.federation.attendance import Answer, AttendedFederation
+from fedkin.federation.attendance import AttendedFederation
+from fedkin.federation.attended_exchange import Answer
 from fedkin.federation.base import as_array
 from fedkin.federation.series import Beginning
 from fedkin.federation.work import LocalWork
+
+MOST_MODELS = 100
+"""The largest number of models of an owner."""
 
 NOTHING = "nothing"
 """What `fail` returns for a node that does not answer."""
@@ -23,22 +27,28 @@ class AttendedSimulation(AttendedFederation):
         back: Called with the number of a node and of the step: whether a dropped node is back.
     """
 
-    def __init__(self, simulated, fail=lambda node, call: None, back=lambda node, step: True):
-        super().__init__(simulated.objective, simulated.names, simulated.batches)
+    def __init__(
+        self, simulated, fail=lambda node, call: None, back=lambda node, step: True, **more
+    ):
+        super().__init__(simulated.objective, simulated.names, simulated.batches, **more)
         self.fail, self.back = fail, back
         self.calls, self.step = 0, 0
         self.asked = []  # the nodes of every message
         self._work = LocalWork(simulated.objective, simulated.data)
 
-    def ask(self, assignments, key):
+    def ask(self, blocks):
         self.calls += 1
-        self.asked.append(sorted(assignments))
-        return {node: self._answer(node, own, key) for node, own in assignments.items()}
+        self.asked.append(sorted(blocks))
+        return {
+            node: {place: self._answer(node, block) for place, block in own.items()}
+            for node, own in blocks.items()
+        }
 
-    def _answer(self, node, assignments, key):
+    def _answer(self, node, block):
         nodes, replies, evaluations = len(self.names), {}, 0
         traffic, begun = Traffic(nodes), set()
-        for name, own in assignments.items():
+        first = MOST_MODELS * block.trail.number  # the number of the owner's first model
+        for name, own in block.assignments.items():
             task, message = own.request.task, own.request.message
             items = [(model, node) for model in own.models]
             asked = np.zeros((own.request.models or 1, nodes), bool)
@@ -52,10 +62,11 @@ class AttendedSimulation(AttendedFederation):
             replies[name], counts = self._work.compute(
                 task,
                 own.request.options,
-                items,
+                [(first + model, node) for model in own.models],
                 {part: jnp.asarray(as_array(value)) for part, value in message.items()},
-                key,
+                block.key,
                 begins,
+                models=range(first, first + (own.request.models or 1)),
             )
             evaluations += int(counts.sum())
             traffic.receive(replies[name])

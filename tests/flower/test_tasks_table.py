@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from fedkin.federation.questions import QUESTIONS
 from fedkin.flower.guard import remote_tasks
 from fedkin.flower.node_settings import NodeSettings
 from fedkin.flower.tasks_table import render_tasks
+from fedkin.methods.local_svrg.alone import TRAIN_ALONE
 
 PAGE = Path(__file__).parents[2] / "docs" / "federation.md"
 
@@ -15,6 +17,11 @@ def test_the_page_has_the_table_of_all_tasks():
     table = render_tasks(own)
     assert len(table.splitlines()) == 2 + len(own) >= 2 + 7
     assert table in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_table_of_all_questions():
+    """Those that a node answers as an owner."""
+    assert render_tasks([*QUESTIONS.values(), TRAIN_ALONE]) in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_has_every_setting_of_a_node():

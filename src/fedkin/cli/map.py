@@ -42,6 +42,7 @@ from fedkin.models.named import model_for
 from fedkin.training import map_directory, result_directory
 from fedkin.training.collaboration import Collaboration
 from fedkin.training.fit_all import fit_all
+from fedkin.training.table_result import score_tables
 
 MOST_SHOWN = 20
 """With more nodes, the matrix is in the files and on the page only."""
@@ -120,7 +121,12 @@ def map_command(
         tables, label, task.value, request.categorical, request.missing_codes
     )
     everyone = learn(owners, preprocessing, chosen_model, method, cap, seed)
-    map_directory.write_map(out, everyone, owners, preprocessing)
+    rows = {name: len(own.train.labels) for name, own in owners.items()}
+    metrics = {
+        name: score_tables(result, owners[name].validation, owners[name].test, preprocessing)
+        for name, result in everyone.models.items()
+    }
+    map_directory.write_map(out, everyone, rows, metrics, preprocessing)
     show(everyone, out, json)
 
 
@@ -149,7 +155,7 @@ def learn(
                 loss = f"{owner}: validation loss {event.validation_loss:.4f}"
                 status.update(f"{doing} for {len(owners)} nodes: step {furthest[doing]}, {loss}")
 
-        everyone = fit_all(
+        return fit_all(
             {name: pair(own.train) for name, own in owners.items()},
             validations={name: pair(own.validation) for name, own in owners.items()},
             tests=None
@@ -163,15 +169,14 @@ def learn(
             classes=None if names is None else names.tolist(),
             on_event=report,
         )
-    for warning in everyone.warnings:
-        print_note(f"note: {warning}")
-    for name, why in everyone.failures.items():
-        print_note(f"note: {name} has no model: {why}")
-    return everyone
 
 
 def show(everyone: Collaboration, out: Path, json: bool) -> None:
     """Write the page, and show the result."""
+    for warning in everyone.warnings:
+        print_note(f"note: {warning}")
+    for name, why in everyone.failures.items():
+        print_note(f"note: {name} has no model: {why}")
     # What draws the report takes a moment to load, and is not needed before.
     from fedkin.cli.report_summary import print_path, write_report
 

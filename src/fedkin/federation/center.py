@@ -16,6 +16,7 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Statistics
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
+from fedkin.numerics.line_search import LineSearch, search_by_slope
 from fedkin.numerics.linear_solve import DampedSolution, damped_conjugate_gradients
 from fedkin.types import Array, Points, Vector
 
@@ -115,8 +116,8 @@ class Center:
         return len(self._labels)
 
     @property
-    def rows(self) -> Points:
-        """D_0: the prepared inputs and the labels."""
+    def rows(self) -> Points | None:
+        """D_0: the prepared inputs and the labels; None where they stay elsewhere."""
         return Points(np.asarray(self._inputs), self._labels)
 
     @property
@@ -131,11 +132,38 @@ class Center:
         loss, gradient = self._evaluate(_loss_and_gradient, theta)
         return float(loss), gradient
 
+    def losses(self, models: Sequence[Vector]) -> list[float]:
+        """Return L_0 of each of several models."""
+        return [self.loss_and_gradient(theta)[0] for theta in models]
+
+    def search_line(
+        self, theta: np.ndarray, direction: np.ndarray, offset: float, longest: float
+    ) -> LineSearch:
+        """Minimize L_0(θ + αd) − α · offset over α, by bisection, for a loss that is convex.
+
+        Args:
+            theta: The model θ, in double precision.
+            direction: The step d.
+            offset: What is taken from the derivative along d.
+            longest: The largest α.
+        """
+
+        def slope(share: float) -> float:
+            point = jnp.asarray(theta + share * direction, jnp.result_type(float))
+            gradient = np.asarray(self.loss_and_gradient(point)[1], np.float64)
+            return float(gradient @ direction) - offset
+
+        return search_by_slope(slope, longest)
+
     def solve(
         self, theta: Vector, target: Vector, *, damping: float, iterations: int
     ) -> DampedSolution:
         """Solve (∇²L_0(θ) + λI) h = target by conjugate gradients."""
         return self._evaluate(_solve, theta, target, damping, iterations=iterations)
+
+    def hessian_product(self, theta: Vector, vector: Vector) -> Vector:
+        """Return ∇²L_0(θ) v."""
+        return self._evaluate(_hessian_product, theta, vector)
 
     def hessian(self, theta: Vector) -> Array:
         """Return ∇²L_0(θ), for models of few parameters."""
@@ -197,7 +225,7 @@ def normalization_statistics(objective: Objective, theta: Vector, inputs: Array)
     """Return the statistics of some prepared points, for evaluation with fixed normalization."""
     if not objective.in_jax:
         return objective.statistics(theta, inputs)
-    empty = _empty_statistics(objective)
+    empty = empty_statistics(objective)
     return _statistics(objective, theta, inputs) if empty is None else empty
 
 
@@ -251,6 +279,10 @@ def _solve(
     return damped_conjugate_gradients(product, target, damping, iterations)
 
 
+def _hessian_product(objective: Objective, data: NodeData, theta: Vector, vector: Vector) -> Vector:
+    return oracles.full_hessian_product(objective, theta, data, vector)
+
+
 def _hessian(objective: Objective, data: NodeData, theta: Vector) -> Array:
     def product(vector: Vector) -> Vector:
         return oracles.full_hessian_product(objective, theta, data, vector)
@@ -269,7 +301,7 @@ def _outputs(objective: Objective, theta: Vector, inputs: Array, statistics: Sta
 
 
 @cache
-def _empty_statistics(objective: Objective) -> Statistics | None:
+def empty_statistics(objective: Objective) -> Statistics | None:
     """Return the statistics of a model that needs none, or None for one that does."""
     theta = jax.ShapeDtypeStruct((objective.size,), jnp.result_type(float))
     inputs = jax.ShapeDtypeStruct((2, *objective.point_shape), objective.point_dtype)

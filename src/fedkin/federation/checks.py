@@ -33,7 +33,7 @@ def find_faults(
         size: The number d of parameters.
     """
     faults = [
-        None if own is None else _form_fault(task, own, rows, size)
+        None if own is None else form_fault(task, own, rows, size)
         for own, rows in zip(replies, models, strict=True)
     ]
     formed = [
@@ -56,7 +56,15 @@ def find_faults(
     return faults
 
 
-def _form_fault(task: Task, replies: Mapping[str, np.ndarray], rows: int, size: int) -> str | None:
+def form_fault(task: Task, replies: Mapping[str, np.ndarray], rows: int, size: int) -> str | None:
+    """Say what is wrong with the names, shapes and types of one node's replies, or None.
+
+    Args:
+        task: The task that was asked for.
+        replies: The replies, with a row per model.
+        rows: For how many models the node was asked.
+        size: The number d of parameters.
+    """
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys(task.vector_replies, (rows, size))
     shapes |= dict.fromkeys(task.number_replies, (rows,))
     if set(replies) != set(shapes):

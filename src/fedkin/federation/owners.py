@@ -21,6 +21,10 @@ from fedkin.federation.series import SeriesBook
 from fedkin.federation.task import Task
 from fedkin.types import Key
 
+TRAINING, ALONE, VALIDATION = PARTS = ("training", "alone", "validation")
+"""The parts of a node that an owner may ask, where the owner is a node too: the rows that all learn from,
+the same rows as the only node of the owner's own federation, and the rows that its weights are learned by."""
+
 
 @dataclass(eq=False)
 class Trail:
@@ -34,6 +38,8 @@ class Trail:
     """The number that each of the owner's models has among all models of the engine."""
     members: int = 1
     """How many owners have this trail."""
+    number: int = 0
+    """The number by which distant nodes tell trails apart."""
 
 
 @dataclass(eq=False)
@@ -47,6 +53,13 @@ class Owner:
     likeness: bytes | None
     """Owners of the same likeness have the same trail; None for one that has nobody like it."""
     ask_all: bool = False
+    part: str = TRAINING
+    """What it asks of its nodes: one of `PARTS`. All but the first are of the node that the owner is."""
+
+
+def likeness_of(places: np.ndarray, part: str = TRAINING) -> bytes:
+    """Return what owners have in common that have asked nothing yet: the nodes and the part that they ask."""
+    return hashlib.blake2b(places.tobytes() + part.encode(), digest_size=16).digest()
 
 
 class Ask(NamedTuple):
@@ -60,11 +73,20 @@ class Ask(NamedTuple):
 class SharedReply(NamedTuple):
     """What each owner gets from a shared exchange, or why it gets nothing, and the cost for all together.
 
-    The cost in an owner's reply is what the exchange would have cost it alone.
+    The cost in an owner's reply is what the exchange would have cost it alone. None means that the owner
+    has to ask again: the node that it is has not answered.
     """
 
-    replies: list[Reply | FedkinError]
+    replies: list[Reply | FedkinError | None]
     cost: Cost
+
+
+def reply_or_error(reply: Reply | FedkinError | None) -> Reply:
+    """Return what the only owner of an engine gets, or raise why it gets nothing."""
+    assert reply is not None  # only owners that are nodes wait for themselves
+    if isinstance(reply, FedkinError):
+        raise reply
+    return reply
 
 
 class OwnerExchange:
@@ -161,8 +183,14 @@ def leaders(asks: Sequence[Ask], split: Callable[[Trail], Trail]) -> list[int]:
         if ask.owner.likeness is not None:
             alike.setdefault(ask.owner.likeness, []).append(place)
     for likeness, members in alike.items():
+        before = asks[members[0]].owner.trail
+        # Those who have the same trail and do not ask now keep it as it is.
+        left_behind = before.members > len(members)
+        before.members -= len(members) if left_behind else 0
         if len(members) == 1:
-            asks[members[0]].owner.likeness = None
+            owner = asks[members[0]].owner
+            owner.likeness = None
+            owner.trail = split(before) if left_behind else before
             continue
         digests = {place: likeness + _digest(asks[place]) for place in members}
         groups = [
@@ -171,7 +199,7 @@ def leaders(asks: Sequence[Ask], split: Callable[[Trail], Trail]) -> list[int]:
         ]
         for number, group in enumerate(sorted(groups)):
             trail = asks[group[0]].owner.trail
-            trail = split(trail) if number > 0 else trail
+            trail = split(trail) if number > 0 or left_behind else trail
             trail.members = len(group)
             for place in group:
                 owner = asks[place].owner

@@ -98,6 +98,10 @@ class SeriesBook:
         other._vectors = {slot: dict(vectors) for slot, vectors in self._vectors.items()}
         return other
 
+    def forget_begun(self) -> None:
+        """Let every item begin again when it is next asked: its node does not remember it."""
+        self._begun.clear()
+
     def export_arrays(self) -> dict[str, np.ndarray]:
         """Return the whole record as named arrays."""
         arrays: dict[str, np.ndarray] = {}

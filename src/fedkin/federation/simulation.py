@@ -1,6 +1,5 @@
 """All nodes in one process."""
 
-import hashlib
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -10,7 +9,16 @@ import numpy as np
 from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.base import Cost, Reply, Request
-from fedkin.federation.owners import Ask, Owner, OwnerExchange, SharedReply, Trail, leaders
+from fedkin.federation.owners import (
+    Ask,
+    Owner,
+    OwnerExchange,
+    SharedReply,
+    Trail,
+    leaders,
+    likeness_of,
+    reply_or_error,
+)
 from fedkin.federation.portions import Portion
 from fedkin.federation.series import Beginning, Item
 from fedkin.federation.task import Slot, Task
@@ -131,9 +139,7 @@ class SimulatedFederation:
     def exchange(self, *, key: Key, **requests: Request) -> Reply:
         """Let every node do what it is asked for. See `Federation.exchange`; here every node answers."""
         (reply,), _ = self.exchange_all([Ask(self._only, key, requests)])
-        if isinstance(reply, FedkinError):
-            raise reply
-        return reply
+        return reply_or_error(reply)
 
     def exchange_all(self, asks: Sequence[Ask]) -> SharedReply:
         """Let the nodes do what several owners ask for, in one exchange."""
@@ -172,14 +178,20 @@ class SimulatedFederation:
             nodes: The nodes that it may ask, in its own order; None for all.
         """
         places = np.arange(len(self.names)) if nodes is None else np.asarray(nodes, int)
-        likeness = hashlib.blake2b(places.tobytes(), digest_size=16).digest()
-        return Owner(next(self._owners), places, Trail(), likeness)
+        return Owner(next(self._owners), places, Trail(), likeness_of(places))
 
     def remove_owner(self, owner: Owner) -> None:
         """Forget what nodes remember for an owner that has stopped."""
         owner.trail.members -= 1
         if owner.trail.members == 0:
             self._work.forget_models(set(owner.trail.models.values()))
+
+    def present_for(self, owner: Owner) -> np.ndarray:
+        """Return which nodes of an owner take part: all do."""
+        return self.present[owner.nodes]
+
+    def admit(self, owner: Owner) -> None:
+        """Nothing to do: no node has ever left."""
 
     def batches_of(self, nodes: np.ndarray) -> int:
         """Return the largest number of mini-batches that some nodes have."""

@@ -80,7 +80,7 @@ class Task:
     """
 
     name: str
-    function: Callable[..., tuple[NodeState, dict[str, Array]]]
+    function: Callable[..., Any]
     slots: tuple[Slot, ...] = ()
     vectors: tuple[str, ...] = ()
     numbers: Mapping[str, tuple[float, float]] = field(default_factory=dict)

@@ -40,9 +40,16 @@ class SharedEngine(Protocol):
         """See `Federation`."""
         ...
 
-    @property
-    def present(self) -> np.ndarray:
-        """See `Federation`."""
+    def present_for(self, owner: Owner) -> np.ndarray:
+        """Return which nodes of an owner take part (bools)."""
+        ...
+
+    def admit(self, owner: Owner) -> None:
+        """Let an owner, which begins a step, count on nodes that have come back."""
+        ...
+
+    def end_step(self) -> tuple[str, ...]:
+        """Return, in sentences, what went wrong with nodes since it was last asked, by any owner."""
         ...
 
     def add_owner(self, nodes: Sequence[int] | None = None) -> Owner:
@@ -91,7 +98,11 @@ class Meeting:
             nodes: The nodes that the owner may ask, by their places in the federation and in its own
                 order; None for all.
         """
-        return OwnersView(engine, engine.add_owner(nodes), self)
+        return self.view_of(engine, engine.add_owner(nodes))
+
+    def view_of(self, engine: SharedEngine, owner: Owner) -> "OwnersView":
+        """Return a federation as an owner sees it that the engine knows already."""
+        return OwnersView(engine, owner, self)
 
     def cost(self, engine: SharedEngine) -> Cost:
         """Return what all shared exchanges with a federation have cost together.
@@ -173,23 +184,26 @@ class Meeting:
             self._changed.notify_all()
 
     def _hold_if_complete(self) -> None:
-        if not self._waiting or len(self._waiting) < self._running or self._failure is not None:
-            return
-        waiting, self._waiting = self._waiting, []
-        engines = {id(engine): engine for engine, _ in waiting}
-        try:
-            for place, engine in engines.items():
-                own = [ask for asked, ask in waiting if asked is engine]
-                # In the order of owners, whoever came first: the same is computed in every run.
-                asks = sorted(own, key=lambda ask: ask.owner.number)
-                replies, cost = engine.exchange_all(asks)
-                self._costs[place] = self._costs.get(place, Cost()) + cost
-                self._replies |= {
-                    ask.owner: reply for ask, reply in zip(asks, replies, strict=True)
-                }
-        except BaseException as error:
-            self._abandon(error)
-        self._changed.notify_all()
+        # Again where no owner has got an answer: each waits for the node that it is.
+        while self._waiting and len(self._waiting) >= self._running and self._failure is None:
+            waiting, self._waiting = self._waiting, []
+            try:
+                for engine in {id(engine): engine for engine, _ in waiting}.values():
+                    self._hold(engine, [ask for asked, ask in waiting if asked is engine])
+            except BaseException as error:
+                self._abandon(error)
+            self._changed.notify_all()
+
+    def _hold(self, engine: SharedEngine, asks: Sequence[Ask]) -> None:
+        # In the order of owners, whoever came first: the same is computed in every run.
+        ordered = sorted(asks, key=lambda ask: ask.owner.number)
+        replies, cost = engine.exchange_all(ordered)
+        self._costs[id(engine)] = self._costs.get(id(engine), Cost()) + cost
+        for ask, reply in zip(ordered, replies, strict=True):
+            if reply is None:
+                self._waiting.append((engine, ask))  # with the next exchange
+            else:
+                self._replies[ask.owner] = reply
 
 
 class OwnersView:
@@ -219,7 +233,7 @@ class OwnersView:
     @property
     def present(self) -> np.ndarray:
         """See `Federation`."""
-        return self._engine.present[self._owner.nodes]
+        return self._engine.present_for(self._owner)
 
     def exchange(self, *, key: Key, **requests: Request) -> Reply:
         """Wait until all owners ask for something, and take part in that exchange."""
@@ -227,10 +241,13 @@ class OwnersView:
 
     def begin_step(self, step: int) -> None:
         """See `Federation`."""
+        with self._meeting.quiet:
+            self._engine.admit(self._owner)
 
     def end_step(self) -> tuple[str, ...]:
-        """See `Federation`."""
-        return ()
+        """Return what went wrong with nodes; of several owners, the first to ask hears it."""
+        with self._meeting.quiet:
+            return self._engine.end_step()
 
     def export_state(self) -> dict[str, np.ndarray]:
         """Return what nodes remember for this owner, as if it were the only one."""

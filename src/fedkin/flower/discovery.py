@@ -2,7 +2,8 @@
 
 import math
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fedkin.errors import InputError
 from fedkin.flower.messenger import Messenger, Response
@@ -23,6 +24,8 @@ class ConnectedNode:
     """The summary of its table, as JSON; empty if its data are images."""
     shape: tuple[int, ...]
     """The shape of one image; empty for a table."""
+    held_out: Mapping[str, str] = field(default_factory=dict)
+    """The summaries of the rows that it holds out, as JSON: `validation`, and perhaps `test`."""
 
 
 def describe_nodes(
@@ -91,4 +94,9 @@ def read_description(node: int, reply: Response) -> ConnectedNode | str:
     if not (isinstance(name, str) and isinstance(summary, str) and isinstance(shape, str)):
         return "a node does not describe itself"
     lengths = tuple(int(length) for length in shape.split(",") if length.isdigit())
-    return ConnectedNode(name, node, summary, lengths)
+    held_out = {
+        part: text
+        for part in ("validation", "test")
+        if isinstance(text := values.get(part), str) and text
+    }
+    return ConnectedNode(name, node, summary, lengths, held_out)

@@ -1,5 +1,6 @@
 """The federation over Flower: one message to each node, which `node.answer` answers where the data are."""
 
+import itertools
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
@@ -8,22 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedkin.errors import InputError
-from fedkin.federation.attendance import (
-    FEWEST_NODES,
-    Answer,
-    Assignment,
-    AttendedFederation,
-)
+from fedkin.federation.attendance import AttendedFederation
+from fedkin.federation.attended_exchange import FEWEST_NODES, Answer, Assignment, Block
 from fedkin.federation.series import Beginning
 from fedkin.federation.task import Slot
 from fedkin.flower.discovery import ConnectedNode, read_description
-from fedkin.flower.exchanges import read_answer, sent_bytes, write_exchange
+from fedkin.flower.exchanges import read_answers, sent_bytes, write_block, write_exchange
 from fedkin.flower.joining import JoinRequest, RunDescription
 from fedkin.flower.messenger import Messenger, Response
 from fedkin.flower.wire import DESCRIBE, Parcel, Refusal
 from fedkin.models.named import l2_factor, takes_l2
 from fedkin.models.objective import Objective
-from fedkin.types import Key
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +52,7 @@ class FlowerFederation(AttendedFederation):
         batches: The largest number of mini-batches of a node, if it is known without asking.
         summaries: The summaries of the nodes' tables on which the run's columns were agreed, as JSON by
             name; a node that returns with another table may not join. None if the data are images.
+        wait_for_owners: Seconds to wait for lost nodes when nobody but their owners is left.
     """
 
     def __init__(
@@ -67,6 +64,7 @@ class FlowerFederation(AttendedFederation):
         run: RunDescription,
         batches: int = 0,
         summaries: Mapping[str, str] | None = None,
+        wait_for_owners: float = 0.0,
     ) -> None:
         self._messenger = messenger
         self._summaries = summaries
@@ -77,7 +75,7 @@ class FlowerFederation(AttendedFederation):
         self._strangers: set[int] = set()  # connected, but not nodes of this run
         self._not_joined: set[int] = set()
         self._step = 0
-        super().__init__(objective, names, batches)
+        super().__init__(objective, names, batches, wait_for_owners)
         asked = [number for number, name in enumerate(names) if name in there]
         joined = self._join(asked, max(messenger.patience, JOINING_PATIENCE))
         for number, outcome in joined.items():
@@ -94,51 +92,67 @@ class FlowerFederation(AttendedFederation):
             self.note(f"{names[number]} is missing: the others begin without it")
         self.batches = max([batches, *sizes.values()])
 
-    def ask(
-        self, assignments: Mapping[int, Mapping[str, Assignment]], key: Key
-    ) -> dict[int, Answer]:
+    def ask(self, blocks: Mapping[int, Mapping[int, Block]]) -> dict[int, dict[int, Answer]]:
         """Send one message to each node. See `AttendedFederation.ask`.
 
         A node that missed the beginning of a series (it was away, or has lost its memory) says so. It
         is asked a second time, with everything that the beginning needs.
         """
-        parcels = {node: self._write(own, key) for node, own in assignments.items()}
-        bytes_down = {node: sent_bytes(parcel) for node, parcel in parcels.items()}
-        rows = max(len(each.models) for own in assignments.values() for each in own.values())
+        bytes_down = {
+            node: {place: sent_bytes(write_block(block)) for place, block in own.items()}
+            for node, own in blocks.items()
+        }
+        rows = max(
+            len(each.models)
+            for own in blocks.values()
+            for block in own.values()
+            for each in block.assignments.values()
+        )
         largest = rows * self.objective.size
-        replies = self._exchange(parcels, largest)
-        late = [node for node in assignments if replies[node].refusal == Refusal.NOT_BEGUN]
+        replies = self._exchange({node: self._write(own) for node, own in blocks.items()}, largest)
+        late = [node for node in blocks if replies[node].refusal == Refusal.NOT_BEGUN]
         if late:
             names = ", ".join(self.names[node] for node in late)
             logger.info("%s begins again: it missed the beginning", names)
             again = {
-                node: self._write(
-                    {
-                        name: self._from_the_beginning(own)
-                        for name, own in assignments[node].items()
-                    },
-                    key,
-                )
+                node: {place: _from_the_beginning(block) for place, block in blocks[node].items()}
                 for node in late
             }
-            replies |= self._exchange(again, largest)
-            for node, parcel in again.items():
-                bytes_down[node] += sent_bytes(parcel)
-        self._not_joined |= {
-            node for node in assignments if replies[node].refusal == Refusal.NOT_JOINED
-        }
+            replies |= self._exchange(
+                {node: self._write(own) for node, own in again.items()}, largest
+            )
+            for node, own in again.items():
+                for place, block in own.items():
+                    bytes_down[node][place] += sent_bytes(write_block(block))
+        self._not_joined |= {node for node in blocks if replies[node].refusal == Refusal.NOT_JOINED}
         return {
-            node: read_answer(replies[node], own, bytes_down[node])
-            for node, own in assignments.items()
+            node: read_answers(replies[node], own, bytes_down[node]) for node, own in blocks.items()
         }
+
+    def start_over(self) -> None:
+        """Let the nodes forget what they did for owners so far, before a run of another method."""
+        self._attempt = uuid.uuid4().hex
+        self._trails = itertools.count(1)
+        self._admitted.clear()
+        there = np.flatnonzero(self.present).tolist()
+        for node, outcome in self._join(
+            there, max(self._messenger.patience, JOINING_PATIENCE)
+        ).items():
+            if not isinstance(outcome, int):
+                reason = "it does not answer" if outcome is None else outcome.reason
+                self.drop(node, f"{self.names[node]} has not joined again: {reason}")
 
     def begin_step(self, step: int) -> None:
         """Let nodes join again that have lost their memory or are back."""
         self._step = step
+        super().begin_step(step)
+
+    def welcome_back(self) -> None:
+        """Let nodes join again that have lost their memory or are back."""
         forgetful = sorted(node for node in self._not_joined if self.present[node])
         if forgetful:
             self._rejoin(forgetful)
-        super().begin_step(step)
+        super().welcome_back()
 
     def find_returned(self, absent: Sequence[int]) -> list[int]:
         """Let absent nodes that are connected again join; without keys, they have new addresses."""
@@ -202,16 +216,8 @@ class FlowerFederation(AttendedFederation):
         self.series.import_arrays(arrays)
         np.logical_and(self.present, np.asarray(arrays["present"]), out=self.present)
 
-    def _from_the_beginning(self, assignment: Assignment) -> Assignment:
-        every = np.ones(len(assignment.models), bool)
-        begins = {
-            slot.name: Beginning(every, self.series.vectors(slot))
-            for slot in assignment.request.task.slots
-        }
-        return replace(assignment, begins=begins)
-
-    def _write(self, assignments: Mapping[str, Assignment], key: Key) -> Parcel:
-        return write_exchange(assignments, key, self._attempt, self._step, self.series)
+    def _write(self, blocks: Mapping[int, Block]) -> Parcel:
+        return write_exchange(list(blocks.values()), self._attempt, self._step)
 
     def _exchange(
         self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
@@ -254,3 +260,17 @@ class FlowerFederation(AttendedFederation):
                 outcomes[node] = batches
                 self._not_joined.discard(node)
         return outcomes
+
+
+def _from_the_beginning(block: Block) -> Block:
+    """Return what an owner asks, with everything that a node needs which remembers nothing."""
+
+    def begun(own: Assignment) -> Assignment:
+        every = np.ones(len(own.models), bool)
+        begins = {
+            slot.name: Beginning(every, block.trail.series.vectors(slot))
+            for slot in own.request.task.slots
+        }
+        return replace(own, begins=begins)
+
+    return replace(block, assignments={name: begun(own) for name, own in block.assignments.items()})

@@ -1,13 +1,12 @@
-"""One exchange with one node: from its requests to a message, and from its answer to replies."""
+"""One exchange with one node: from what owners ask to a message, and from its answer to replies."""
 
 from collections.abc import Collection, Mapping
 
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.attendance import Answer, Assignment
+from fedkin.federation.attended_exchange import Answer, Assignment, Block
 from fedkin.federation.base import Request, Revealed, WeightedSum, as_array
-from fedkin.federation.series import SeriesBook
 from fedkin.flower.messenger import Response
 from fedkin.flower.wire import (
     BEGIN,
@@ -15,6 +14,8 @@ from fedkin.flower.wire import (
     NUMBER,
     NUMBERS,
     OPTION,
+    OWNERS,
+    PART,
     REVEALED,
     ROWS,
     SERIES,
@@ -22,32 +23,45 @@ from fedkin.flower.wire import (
     VECTOR,
     Parcel,
     Value,
+    with_prefix,
     write_key,
     write_models,
 )
-from fedkin.types import Array, Key
+from fedkin.types import Array
 
 
-def write_exchange(
-    assignments: Mapping[str, Assignment], key: Key, attempt: str, step: int, series: SeriesBook
-) -> Parcel:
-    """Put the requests to one node into one message; an array that several share is sent once.
+def write_exchange(blocks: Collection[Block], attempt: str, step: int) -> Parcel:
+    """Put what owners ask of one node into one message.
 
     Args:
-        assignments: What the node is asked for, by name.
-        key: The random key of the exchange.
+        blocks: What each of them asks for.
         attempt: The attempt at the run that the node has joined.
-        step: The number of the outer step.
-        series: The series that the slots of the node have to belong to.
+        step: The number of the outer step; 0 where owners are at different steps.
     """
+    values: dict[str, Value] = {"kind": EXCHANGE, "attempt": attempt, "step": step}
+    vectors: dict[str, np.ndarray] = {}
+    ordered = sorted(blocks, key=lambda block: block.trail.number)
+    if [prefix_of(block) for block in ordered] != [""]:
+        values[OWNERS] = write_models([block.trail.number for block in ordered])
+    for block in ordered:
+        prefix, parcel = prefix_of(block), write_block(block)
+        if prefix:
+            values[f"{prefix}{PART}"] = block.part
+        values |= {prefix + name: value for name, value in parcel.values.items()}
+        vectors |= {prefix + name: array for name, array in parcel.vectors.items()}
+    return Parcel(values, vectors)
+
+
+def prefix_of(block: Block) -> str:
+    """Return what the names of an owner's part of a message begin with: nothing if it is the only one."""
+    return f"{block.trail.number}." if block.trail.number else ""
+
+
+def write_block(block: Block) -> Parcel:
+    """Write what one owner asks of one node; an array that several requests share is sent once."""
     arrays = _SharedArrays()
-    values: dict[str, Value] = {
-        "kind": EXCHANGE,
-        "attempt": attempt,
-        "step": step,
-        "key": write_key(key),
-        "requests": ",".join(assignments),
-    }
+    assignments, series = block.assignments, block.trail.series
+    values: dict[str, Value] = {"key": write_key(block.key), "requests": ",".join(assignments)}
     for name, own in assignments.items():
         request, task = own.request, own.request.task
         has_models = request.models is not None
@@ -122,17 +136,43 @@ def sent_bytes(parcel: Parcel) -> int:
     return sum(array.nbytes for array in parcel.vectors.values()) + width * len(numbers)
 
 
-def read_answer(reply: Response, assignments: Mapping[str, Assignment], bytes_down: int) -> Answer:
-    """Return what became of the requests to one node.
+def read_answers(
+    reply: Response, blocks: Mapping[int, Block], bytes_down: Mapping[int, int]
+) -> dict[int, Answer]:
+    """Return what became of what owners have asked of one node, by the owners' numbers in the exchange.
 
     Args:
         reply: What the node sent back.
-        assignments: What it was asked for, by name.
-        bytes_down: The bytes that were sent to it.
+        blocks: What each owner asked for.
+        bytes_down: The bytes that were sent for each owner.
     """
-    if reply.parcel is None:
-        return Answer(None, reply.fault, bytes_down=bytes_down)
-    values = dict(reply.parcel.values)
+    parcel, fault = reply.parcel, reply.fault
+    prefixes = {place: prefix_of(block) for place, block in blocks.items()}
+    if parcel is not None:
+        every = [*parcel.values, *parcel.vectors]
+        unknown = [name for name in every if not name.startswith(tuple(prefixes.values()))]
+        if unknown:
+            parcel, fault = None, f"its answer holds {unknown[0][:50]!r}"
+    return {
+        place: Answer(None, fault, bytes_down=bytes_down[place])
+        if parcel is None
+        else _read_answer(
+            with_prefix(parcel.values, prefixes[place]),
+            with_prefix(parcel.vectors, prefixes[place]),
+            block.assignments,
+            bytes_down[place],
+        )
+        for place, block in blocks.items()
+    }
+
+
+def _read_answer(
+    values: dict[str, Value],
+    vectors: Mapping[str, np.ndarray],
+    assignments: Mapping[str, Assignment],
+    bytes_down: int,
+) -> Answer:
+    """Return what became of one owner's requests to one node."""
     evaluations = values.pop("evaluations", None)
     if type(evaluations) is not int or not 0 <= evaluations < 2**53:
         return Answer(None, "it does not say how much it computed", bytes_down=bytes_down)
@@ -144,7 +184,7 @@ def read_answer(reply: Response, assignments: Mapping[str, Assignment], bytes_do
             label: np.asarray(value, jnp.result_type(float)) for label, value in values.items()
         }
     replies: dict[str, dict[str, np.ndarray]] = {name: {} for name in assignments}
-    for kind, arrays in ((NUMBER, numbers), (VECTOR, reply.parcel.vectors)):
+    for kind, arrays in ((NUMBER, numbers), (VECTOR, vectors)):
         for label, array in arrays.items():
             name, _, part = label.partition(f".{kind}")
             if name not in assignments or not part:

@@ -12,6 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.federation.owners import ALONE, PARTS, TRAINING, VALIDATION
+from fedkin.federation.questions import QUESTIONS
 from fedkin.federation.task import Task
 from fedkin.flower.wire import (
     BEGIN,
@@ -19,6 +21,8 @@ from fedkin.flower.wire import (
     NUMBER,
     NUMBERS,
     OPTION,
+    OWNERS,
+    PART,
     REVEALED,
     ROWS,
     SERIES,
@@ -27,10 +31,15 @@ from fedkin.flower.wire import (
     Refusal,
     RefusedError,
     Value,
+    read_key,
     read_models,
     read_names,
+    read_owners,
+    with_prefix,
 )
+from fedkin.methods.local_svrg.alone import TRAIN_ALONE
 from fedkin.methods.registry import known_tasks
+from fedkin.types import Key
 
 MOST_REQUESTS = 16
 """The largest number of requests in one exchange."""
@@ -39,6 +48,23 @@ MOST_REQUESTS = 16
 def remote_tasks() -> dict[str, Task]:
     """Return the tasks that a node of a real federation may be asked for, by name."""
     return {name: task for name, task in known_tasks().items() if task.remote}
+
+
+def tasks_of_part(part: str) -> dict[str, Task]:
+    """Return the tasks that a part of a node may be asked for, where the node is an owner itself.
+
+    Its own personal model is trained on its training rows, where others would have the data at hand.
+    """
+    if part == VALIDATION:
+        return dict(QUESTIONS)
+    if part == ALONE:
+        return known_tasks() | {TRAIN_ALONE.name: TRAIN_ALONE}
+    return remote_tasks()
+
+
+def all_tasks() -> dict[str, Task]:
+    """Return the tasks that any part of a node may be asked for, by name."""
+    return {name: task for part in PARTS for name, task in tasks_of_part(part).items()}
 
 
 @dataclass(frozen=True)
@@ -62,6 +88,71 @@ class CheckedRequest:
     options: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class CheckedBlock:
+    """What one owner asks of this node."""
+
+    number: int
+    """Tells owners apart; 0 for the only one."""
+    part: str
+    """The part of the node that is asked."""
+    key: Key
+    requests: list[CheckedRequest]
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its part of the answer begin with."""
+        return f"{self.number}." if self.number else ""
+
+
+def check_message(
+    values: Mapping[str, Value],
+    parcel: Parcel,
+    size: int,
+    allowed: Collection[str],
+    *,
+    reveal: bool,
+    holds_out: bool,
+) -> list[CheckedBlock]:
+    """Check what one owner asks for, or several. For the other arguments see `check_exchange`.
+
+    Args:
+        values: The values of the message, without what is common to all owners.
+        parcel: The message, for its vectors.
+        size: The number d of the model's parameters.
+        allowed: The tasks that the node's owner allows.
+        reveal: Whether the owner allows requests for the node's own vectors.
+        holds_out: Whether the node is an owner itself, and has held rows out for its own question.
+    """
+    if OWNERS not in values:
+        plain = {name: value for name, value in values.items() if name != "key"}
+        requests = check_exchange(plain, parcel, size, allowed, reveal=reveal)
+        return [CheckedBlock(0, TRAINING, read_key(values.get("key")), requests)]
+    if not holds_out:
+        raise RefusedError(
+            Refusal.FORBIDDEN,
+            "this node holds no rows out, so it cannot be an owner (validation-fraction)",
+        )
+    numbers = read_owners(values[OWNERS])
+    prefixes = tuple(f"{number}." for number in numbers)
+    known = {OWNERS, *(name for name in values if name.startswith(prefixes))}
+    unknown = {*set(values) - known, *(n for n in parcel.vectors if not n.startswith(prefixes))}
+    if unknown or 0 in numbers or not numbers:
+        what = f"no {min(unknown)[:50]!r}" if unknown else "one or more owners, from number 1 on"
+        raise RefusedError(Refusal.INVALID, f"an exchange of several owners has {what}")
+    blocks = []
+    for number, prefix in zip(numbers, prefixes, strict=True):
+        own = with_prefix(values, prefix)
+        part, key = own.pop(PART, None), read_key(own.pop("key", None))
+        if part not in PARTS:
+            raise RefusedError(Refusal.INVALID, f"there is no part {str(part)[:50]!r} of a node")
+        vectors = Parcel({}, with_prefix(parcel.vectors, prefix))
+        tasks = tasks_of_part(str(part))
+        requests = check_exchange(own, vectors, size, allowed, reveal=reveal, tasks=tasks)
+        blocks.append(CheckedBlock(number, str(part), key, requests))
+    return blocks
+
+
 def check_exchange(
     values: Mapping[str, Value],
     parcel: Parcel,
@@ -69,8 +160,9 @@ def check_exchange(
     allowed: Collection[str],
     *,
     reveal: bool,
+    tasks: Mapping[str, Task] | None = None,
 ) -> list[CheckedRequest]:
-    """Check an exchange.
+    """Check what one owner asks for in an exchange.
 
     Args:
         values: The values of the requests: `requests`, `NAME.…` for each, and the rows of arrays.
@@ -78,14 +170,16 @@ def check_exchange(
         size: The number d of the model's parameters.
         allowed: The tasks that the node's owner allows.
         reveal: Whether the owner allows requests for the node's own vectors.
+        tasks: The tasks that there are, by name; by default those of a node's training rows.
     """
+    tasks = remote_tasks() if tasks is None else tasks
     names = read_names(values.get("requests"))
     if not 1 <= len(names) <= MOST_REQUESTS or len(set(names)) < len(names):
         raise RefusedError(
             Refusal.INVALID, f"an exchange has 1 to {MOST_REQUESTS} requests of different names"
         )
-    own = {name: _with_prefix(values, f"{name}.") for name in names}
-    rows = _with_prefix(values, ROWS)
+    own = {name: with_prefix(values, f"{name}.") for name in names}
+    rows = with_prefix(values, ROWS)
     known = {"requests", *(f"{name}.{key}" for name, keys in own.items() for key in keys)}
     known |= {ROWS + place for place in rows if place in parcel.vectors}
     if unknown := set(values) - known:
@@ -94,8 +188,10 @@ def check_exchange(
         place: _SentArray.check(place, array, size, rows.get(place))
         for place, array in parcel.vectors.items()
     }
-    checked = [_check_request(name, own[name], arrays, allowed, reveal=reveal) for name in names]
-    used = [place for values in own.values() for place in _with_prefix(values, VECTOR).values()]
+    checked = [
+        _check_request(name, own[name], arrays, tasks, allowed, reveal=reveal) for name in names
+    ]
+    used = [place for values in own.values() for place in with_prefix(values, VECTOR).values()]
     if unused := {place for place in arrays if place not in used}:
         raise RefusedError(Refusal.INVALID, f"no request uses the vector {min(unused)[:50]!r}")
     return checked
@@ -158,26 +254,27 @@ def _check_request(
     name: str,
     values: Mapping[str, Value],
     arrays: Mapping[str, _SentArray],
+    tasks: Mapping[str, Task],
     allowed: Collection[str],
     *,
     reveal: bool,
 ) -> CheckedRequest:
-    task = _task(values.get("task"), allowed)
+    task = _task(values.get("task"), tasks, allowed)
     _check_form(task, values.get("form"), reveal=reveal)
     models = read_models(values.get("models")) or None
     slots = {slot.name: slot for slot in task.slots}
     begins = {
         slot: _beginning(task, slot, written, models)
-        for slot, written in _with_prefix(values, BEGIN).items()
+        for slot, written in with_prefix(values, BEGIN).items()
     }
     needed: dict[str, set[int]] = {vector: set(models or ()) for vector in task.vectors}
     for slot, own in begins.items():
         for vector in slots[slot].vectors:
             needed.setdefault(vector, set()).update(own)
-    vectors = _with_prefix(values, VECTOR)
-    numbers = _with_prefix(values, NUMBER)
-    options = _with_prefix(values, OPTION)
-    series = _with_prefix(values, SERIES)
+    vectors = with_prefix(values, VECTOR)
+    numbers = with_prefix(values, NUMBER)
+    options = with_prefix(values, OPTION)
+    series = with_prefix(values, SERIES)
     _same_names("vectors", task, vectors, needed)
     _same_names("numbers", task, numbers, task.numbers)
     _same_names("options", task, options, task.options)
@@ -216,8 +313,7 @@ def _check_request(
     )
 
 
-def _task(name: Value | None, allowed: Collection[str]) -> Task:
-    tasks = remote_tasks()
+def _task(name: Value | None, tasks: Mapping[str, Task], allowed: Collection[str]) -> Task:
     if not isinstance(name, str) or name not in tasks:
         raise RefusedError(Refusal.INVALID, f"there is no task {str(name)[:50]!r}")
     if name not in allowed:
@@ -251,10 +347,6 @@ def _beginning(
             Refusal.INVALID, f"{slot} begins for some of the models of the request, not for others"
         )
     return own
-
-
-def _with_prefix(values: Mapping[str, Value], prefix: str) -> dict[str, Value]:
-    return {name[len(prefix) :]: value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _same_names(what: str, task: Task, given: Collection[str], expected: Collection[str]) -> None:

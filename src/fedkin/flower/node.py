@@ -8,41 +8,41 @@ to the node's log, because such a message may quote a cell.
 import contextlib
 import json
 import logging
-from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from flwr.app import Context, Error, Message
 
 from fedkin.compilation import keep_compiled_code
-from fedkin.data.batches import NodeData, stack_nodes
+from fedkin.data.batches import stack_nodes
+from fedkin.data.preprocessing import Quantity
 from fedkin.errors import FedkinError, InputError
-from fedkin.federation.series import Beginning
-from fedkin.federation.simulation import Work, local_work
+from fedkin.federation.center import Center
+from fedkin.federation.questions import HeldOut
+from fedkin.federation.simulation import SimulatedFederation, local_work
 from fedkin.federation.task import slots_of
 from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
-from fedkin.flower.guard import CheckedRequest, check_exchange, natural_number
+from fedkin.flower.guard import check_message, natural_number
 from fedkin.flower.joining import JoinRequest
+from fedkin.flower.node_exchange import OwnNode, compute
 from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
 from fedkin.flower.node_settings import NodeSettings, node_settings
 from fedkin.flower.wire import (
     DESCRIBE,
     EXCHANGE,
     JOIN,
-    NUMBER,
-    VECTOR,
+    OWNERS,
     Parcel,
     Refusal,
     RefusedError,
     Value,
-    read_key,
 )
 from fedkin.methods.registry import known_tasks
 from fedkin.models.base import Model
 from fedkin.models.named import MODELS, named_model, takes_l2
 from fedkin.models.objective import Objective
+from fedkin.training.problem import prepare_points
 
 logger = logging.getLogger(__name__)
 
@@ -89,15 +89,21 @@ def _handle(message: Message, context: Context) -> Parcel:
 
 
 def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
-    """Return the node's name, and the summary of its table or the shape of its images."""
+    """Return the node's name, and the summary of its table or the shape of its images.
+
+    The rows that it holds out have summaries of their own.
+    """
     if values:
         raise RefusedError(Refusal.INVALID, f"{DESCRIBE} has no {min(values)[:50]!r}")
     if DESCRIBE not in settings.allowed:
         raise RefusedError(Refusal.FORBIDDEN, f"the owner of this node does not allow {DESCRIBE}")
     if settings.is_table:
-        summary = settings.summarize(node_data.read_own_table(settings))
-        _check_points(settings, summary.rows)
-        return Parcel({"name": settings.name, "summary": summary.model_dump_json(), "shape": ""})
+        tables = node_data.read_own_tables(settings)
+        summaries = {
+            part: settings.summarize(table).model_dump_json() for part, table in tables.items()
+        }
+        _check_points(settings, tables["summary"].rows)
+        return Parcel({"name": settings.name, "shape": "", **summaries})
     points = node_data.own_images(settings)
     _check_points(settings, len(points.labels))
     shape = ",".join(str(length) for length in points.inputs.shape[1:])
@@ -139,15 +145,20 @@ def _do_exchange(
     settings: NodeSettings, values: dict[str, Value], parcel: Parcel, context: Context
 ) -> Parcel:
     """Do what the requests of one exchange ask for, on the node's own data."""
-    header = {name: values.pop(name, None) for name in ("attempt", "step", "key")}
+    header = {name: values.pop(name, None) for name in ("attempt", "step")}
     memory = NodeMemory(context.state)
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
-    step, key = natural_number("step", header["step"]), read_key(header["key"])
+    step = natural_number("step", header["step"])
     own = _own_node(settings, joined)
-    requests = check_exchange(
-        values, parcel, own.objective.size, settings.allowed, reveal=settings.reveal
+    blocks = check_message(
+        values,
+        parcel,
+        own.objective.size,
+        settings.allowed,
+        reveal=settings.reveal,
+        holds_out=own.held_out is not None,
     )
     slots = slots_of(known_tasks().values())
     snapshots = Snapshots(settings.state, joined["run"])
@@ -162,98 +173,35 @@ def _do_exchange(
         remembered = SlotMemory()
         own.work.import_arrays({}, slots)
     series = dict(remembered.series)
-    begun: set[str] = set()
-    answers: dict[str, Value] = {}
-    vectors: dict[str, np.ndarray] = {}
-    evaluations = 0
-    for request in requests:
-        replies, count = own.work.compute(
-            request.task,
-            request.options,
-            [(model, 0) for model in request.models],
-            {name: jnp.asarray(array) for name, array in request.message.items()},
-            key,
-            _beginnings(request, series, begun),
-            models=request.models,
-        )
-        evaluations += int(count.sum())
-        for name, array in replies.items():
-            if array.ndim == 2:
-                vectors[f"{request.name}.{VECTOR}{name}"] = (
-                    array if request.has_models else array[0]
-                )
-            else:
-                answers[f"{request.name}.{NUMBER}{name}"] = (
-                    [float(number) for number in array] if request.has_models else float(array[0])
-                )
+    answered = compute(own, blocks, series)
     kept = SlotMemory(own.work.export_arrays(), series)
-    snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
+    if (
+        OWNERS not in values
+    ):  # several owners are at different steps, and nothing is resumed from the disk
+        snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
     memory.keep(kept)
-    return Parcel({"evaluations": evaluations, **answers}, vectors)
+    return answered
 
 
-def _beginnings(
-    request: CheckedRequest, series: dict[str, int], begun: set[str]
-) -> dict[str, Beginning]:
-    """Say which slots begin, and refuse a request whose series this node has missed.
-
-    Args:
-        request: The request.
-        series: The series of each slot and model; it is changed.
-        begun: What earlier requests of the same exchange have begun; it is changed.
-    """
-    found: dict[str, Beginning] = {}
-    for slot in request.task.slots:
-        places = [f"{slot.name}/{model}" for model in request.models]
-        beginning = request.begins.get(slot.name, ())
-        items = np.array(
-            [
-                model in beginning and place not in begun
-                for model, place in zip(request.models, places, strict=True)
-            ],
-            bool,
-        )
-        number = request.series[slot.name]
-        for model in beginning:
-            begun.add(f"{slot.name}/{model}")
-            series[f"{slot.name}/{model}"] = number
-        if any(series.get(place) != number for place in places):
-            raise RefusedError(
-                Refusal.NOT_BEGUN, f"this node missed the beginning of {request.task.name}"
-            )
-        if items.any():
-            vectors = {name: jnp.asarray(request.message[name]) for name in slot.vectors}
-            found[slot.name] = Beginning(items, vectors)
-    return found
-
-
-@dataclass(frozen=True)
-class _OwnNode:
-    """The node's prepared data, and what it computes with them."""
-
-    objective: Objective
-    data: NodeData
-    work: Work
-
-
-_PREPARED: dict[str, _OwnNode] = {}
+_PREPARED: dict[str, OwnNode] = {}
 """The node's prepared data, kept for the many requests of a run that one process answers."""
 
 MOST_RUNS = 4
 """The number of runs whose prepared data a process keeps at a time."""
 
 
-def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
+def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> OwnNode:
     """Prepare this node's data for the model and the number that it has in a run."""
     known = json.dumps([settings.model_dump(mode="json"), joined], sort_keys=True)
     if known not in _PREPARED:
         request = JoinRequest.read(joined)
-        points = node_data.own_points(settings, request.preprocessing)
+        parts = node_data.own_parts(settings, request.preprocessing)
+        points = parts.training
         _check_points(settings, len(points.labels))
         _check_batches(settings, len(points.labels), request.batch_size)
         model = _make_model(request, points.inputs.shape[1:])
-        prepared = np.asarray(model.prepare(jnp.asarray(points.inputs)))
-        objective = Objective.create(model, prepared[:2])
+        prepared = prepare_points(model, points)
+        objective = Objective.create(model, prepared.inputs[:2])
         if objective.size > LARGEST_MODEL:
             raise RefusedError(
                 Refusal.INVALID, f"a model of {objective.size} parameters: at most {LARGEST_MODEL}"
@@ -266,12 +214,44 @@ def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> _OwnNode:
         while len(_PREPARED) >= MOST_RUNS:
             del _PREPARED[next(iter(_PREPARED))]
         number = request.number
+        held_out = _held_out(settings, request, objective, parts)
+        # As an owner, the node also trains alone, as the only node of its own federation.
+        times = 1 if held_out is None else 2
         data = stack_nodes(
-            [prepared], [points.labels], request.batch_size, request.seed, numbers=[number]
+            [prepared.inputs] * times,
+            [prepared.labels] * times,
+            request.batch_size,
+            request.seed,
+            numbers=[number, 0][:times],
         )
         work = local_work(objective, data, first_number=number)
-        _PREPARED[known] = _OwnNode(objective, data, work)
+        _PREPARED[known] = OwnNode(objective, number, data, work, held_out)
     return _PREPARED[known]
+
+
+def _held_out(
+    settings: NodeSettings, request: JoinRequest, objective: Objective, parts: node_data.OwnParts
+) -> HeldOut | None:
+    """Prepare the rows that this node's own question is about, if it has held any out."""
+    validation, test = parts.validation, parts.test
+    if validation is None:
+        return None
+    rows = len(validation.labels)
+    if rows < settings.minimum_batch:
+        raise RefusedError(
+            Refusal.FORBIDDEN,
+            f"this node holds out fewer validation rows than the {settings.minimum_batch} that its owner "
+            "requires (minimum-batch): a gradient of so few would reveal them; hold more rows out "
+            "(validation-fraction)",
+        )
+    division: dict[str, Any] = {"batch_size": request.batch_size, "seed": request.seed}
+    own = prepare_points(objective.model, parts.training)
+    center = Center(objective, *prepare_points(objective.model, validation), **division).with_alone(
+        SimulatedFederation(objective, [own], **division)
+    )
+    label = None if request.preprocessing is None else request.preprocessing.label
+    restore = label.restore if isinstance(label, Quantity) else np.asarray
+    return HeldOut(center, None if test is None else prepare_points(objective.model, test), restore)
 
 
 def _make_model(request: JoinRequest, point_shape: tuple[int, ...]) -> Model:

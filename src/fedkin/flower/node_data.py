@@ -1,5 +1,8 @@
 """A node's own data: read from where its owner says, and transformed."""
 
+from typing import NamedTuple
+
+from fedkin.data.labels import split_rows
 from fedkin.data.preprocessing import Preprocessing, transform, transform_label
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
@@ -9,33 +12,64 @@ from fedkin.flower.node_settings import NodeSettings
 from fedkin.types import Points
 
 
+class OwnParts(NamedTuple):
+    """A node's points: what it trains on, and what it has held out for its own question."""
+
+    training: Points
+    validation: Points | None = None
+    test: Points | None = None
+
+
 def read_own_table(settings: NodeSettings) -> Table:
     """Read the owner's table."""
     return settings.read(settings.data, f"node '{settings.name}'")
+
+
+def read_own_tables(settings: NodeSettings) -> dict[str, Table]:
+    """Read the owner's table, and split it: `summary` is what is trained on, and what the nodes agree on.
+
+    `validation` and `test` are there if the owner has said which share of the rows they are. The split is
+    that of `fedkin map` with the same seed.
+    """
+    table = read_own_table(settings)
+    shares = {"validation": settings.validation_fraction, "test": settings.test_fraction}
+    held_out = {part: share for part, share in shares.items() if share is not None}
+    if not held_out:
+        return {"summary": table}
+    assert settings.label is not None
+    stratify = settings.task == "classification"
+    *parts, rest = split_rows(
+        table, settings.label, list(held_out.values()), settings.seed, stratify
+    )
+    return {"summary": rest, **dict(zip(held_out, parts, strict=True))}
 
 
 LARGEST_MATRIX = 200_000_000
 """The largest number of entries of a transformed table, 0.8 GB. A request must not exhaust the node."""
 
 
-def own_points(settings: NodeSettings, preprocessing: Preprocessing | None) -> Points:
+def own_parts(settings: NodeSettings, preprocessing: Preprocessing | None) -> OwnParts:
     """Return the node's points; a table is transformed as all nodes agreed."""
     if not settings.is_table:
-        return own_images(settings)
+        return OwnParts(own_images(settings))
     if preprocessing is None:
         raise InputError("a table cannot be used before the nodes have agreed on its columns")
     if preprocessing.label.name != settings.label:
         raise InputError(
             f"the label is {settings.label!r} here, but {preprocessing.label.name!r} elsewhere"
         )
-    table = read_own_table(settings)
-    features = len(preprocessing.feature_names)
-    if table.rows * features > LARGEST_MATRIX:
+    tables = read_own_tables(settings)
+    rows, features = sum(table.rows for table in tables.values()), len(preprocessing.feature_names)
+    if rows * features > LARGEST_MATRIX:
         raise InputError(
-            f"the center asks for {features:,} features of each of {table.rows:,} rows, more than "
+            f"the center asks for {features:,} features of each of {rows:,} rows, more than "
             f"{LARGEST_MATRIX:,} numbers in all: is a column of names or dates among the categories?"
         )
-    return Points(transform(table, preprocessing), transform_label(table, preprocessing))
+    found = {
+        part: Points(transform(table, preprocessing), transform_label(table, preprocessing))
+        for part, table in tables.items()
+    }
+    return OwnParts(found["summary"], found.get("validation"), found.get("test"))
 
 
 def own_images(settings: NodeSettings) -> Points:

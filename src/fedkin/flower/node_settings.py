@@ -25,7 +25,7 @@ from fedkin.data.scenarios import has_paper_scenario
 from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
-from fedkin.flower.guard import remote_tasks
+from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.wire import DESCRIBE
 from fedkin.messages import suggestion
 from fedkin.methods.registry import method_class, register
@@ -107,7 +107,13 @@ class NodeSettings(TableDescription):
     state: Path | None = None
     """A directory for compiled code and for what a resumed run needs."""
 
-    # For a trial with images, as in a study
+    validation_fraction: float | None = Field(None, gt=0, lt=1)
+    """The share of the rows that the node holds out to learn its own weights by: it is then an owner too, and
+    takes part in everyone's question (docs/everyone.md)."""
+    test_fraction: float | None = Field(None, gt=0, lt=1)
+    """The share of the rows that only its own scores are for."""
+
+    # For a trial with images, as in a study; the seed also draws the rows that are held out
     member: str | None = None
     """Which node of the study this is, such as `minority-1`; by default, the node's name."""
     setting: int = Field(1, ge=1, le=4)
@@ -128,7 +134,7 @@ class NodeSettings(TableDescription):
         if self.allow is not None:
             return self.allow
         named = {task.name for name in self.methods for task in method_class(name).tasks}
-        known = remote_tasks().values()
+        known = (remote_tasks() if self.validation_fraction is None else all_tasks()).values()
         own = [task.name for task in known if task.is_fedkins_own or task.name in named]
         return (DESCRIBE, *own)
 
@@ -164,10 +170,31 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
             register(method_class(name))
         except InputError as error:
             raise InputError(f"{source}: methods: {error}") from error
-    known = (DESCRIBE, *remote_tasks())
+    _check_fractions(settings, source)
+    known = (DESCRIBE, *all_tasks())
     for name in settings.allow or ():
         if name not in known:
             raise InputError(
                 f"{source}: allow: there is no request {name!r}{suggestion(name, known)}"
             )
     return settings
+
+
+def _check_fractions(settings: NodeSettings, source: str) -> None:
+    """Refuse shares of rows that change nothing, or leave no rows to train on."""
+    validation, test = settings.validation_fraction, settings.test_fraction
+    if test is not None and validation is None:
+        raise InputError(
+            f"{source}: test-fraction goes with validation-fraction, for a node that is an owner: give both, "
+            "or leave it out"
+        )
+    if validation is not None and not settings.is_table:
+        raise InputError(
+            f"{source}: validation-fraction is for tables, and {settings.data!r} is a set of images: leave "
+            "it out"
+        )
+    if (validation or 0.0) + (test or 0.0) >= 1:
+        raise InputError(
+            f"{source}: validation-fraction and test-fraction leave no rows to train on: their sum must be "
+            "below 1"
+        )

@@ -1,13 +1,15 @@
-"""The table of all tasks in docs/federation.md, from what the tasks declare.
+"""The tables of all tasks and questions in docs/federation.md, from what they declare.
 
-`python -m fedkin.flower.tasks_table` prints it, for copying into the page.
+`python -m fedkin.flower.tasks_table` prints them, for copying into the page.
 """
 
 import sys
 from collections.abc import Iterable
 
+from fedkin.federation.questions import QUESTIONS
 from fedkin.federation.task import Task
 from fedkin.flower.guard import remote_tasks
+from fedkin.methods.local_svrg.alone import TRAIN_ALONE
 
 HEADER = ("task", "what it does", "vectors", "numbers", "options", "reply", "memory")
 
@@ -61,3 +63,4 @@ def _replies(kind: str, names: tuple[str, ...]) -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(render_tasks(remote_tasks().values()))
+    sys.stdout.write("\n" + render_tasks([*QUESTIONS.values(), TRAIN_ALONE]))

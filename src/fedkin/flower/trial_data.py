@@ -12,12 +12,15 @@ import pyarrow.parquet as pq
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
-from fedkin.data.table_federation import federate
-from fedkin.data.table_request import TableRequest, gather, parse_nodes
+from fedkin.data.table_federation import federate, federate_owners
+from fedkin.data.table_request import TableRequest, gather, gather_owners, parse_nodes
 from fedkin.data.tables import Table, TableFormat, is_parquet
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.layout import Layout, NodeEntry, Option, check_name
+
+FEWEST_VALIDATION_ROWS = 5
+"""A node with fewer does not take part (`minimum-batch`)."""
 
 
 class Prepared(NamedTuple):
@@ -74,12 +77,7 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
         request: The tables and what their columns mean.
         options: How tables are read, as the settings of a node.
     """
-    files = parse_nodes(request.nodes)
-    for name in files:
-        try:
-            check_name(name)
-        except ValueError as error:
-            raise InputError(f"--node: {error}; write NAME=FILE") from error
+    files = _named_files(request)
     tables = gather(request)
     federate(
         tables.nodes,
@@ -108,6 +106,44 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
         own[request.target_node] = str(path.relative_to(layout.directory))
     nodes = tuple(NodeEntry(name=name, data=path) for name, path in own.items())
     return Prepared(options, center, nodes, tuple(tables.notes))
+
+
+def prepare_everyone(request: TableRequest, options: dict[str, Option]) -> Prepared:
+    """Check the tables as `fedkin map` does; every node holds its own rows out, and the center has none.
+
+    Args:
+        request: The tables, what their columns mean, and which shares of their rows are held out.
+        options: How tables are read, as the settings of a node.
+    """
+    files = _named_files(request)
+    tables, notes = gather_owners(request)
+    for name, own in tables.items():
+        if own.validation.rows < FEWEST_VALIDATION_ROWS:
+            raise InputError(
+                f"node '{name}' would hold out {own.validation.rows} of its rows, and a gradient of fewer "
+                f"than {FEWEST_VALIDATION_ROWS} would reveal them: give a larger --validation-fraction, or "
+                "leave the node out"
+            )
+    federate_owners(tables, request.label, request.task, request.categorical, request.missing_codes)
+    held_out: dict[str, Option | None] = {
+        "validation-fraction": request.validation_fraction,
+        "test-fraction": request.test_fraction,
+        "seed": request.seed,
+    }
+    data = options | {name: value for name, value in held_out.items() if value is not None}
+    nodes = tuple(NodeEntry(name=name, data=str(path.absolute())) for name, path in files.items())
+    return Prepared(data, {}, nodes, tuple(notes))
+
+
+def _named_files(request: TableRequest) -> dict[str, Path]:
+    """Return the file of each node by its name, which processes and directories can have."""
+    files = parse_nodes(request.nodes)
+    for name in files:
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise InputError(f"--node: {error}; write NAME=FILE") from error
+    return files
 
 
 def _ending(source: Path) -> str:

@@ -5,6 +5,10 @@ The message of an exchange holds several requests. `requests` has their names, a
 share is sent once: `train.vector.point` names the array. Where vectors have an axis of models, the array has
 a row for each model that the node works for, and `rows-of.NAME` has their numbers.
 
+One message may carry what several owners ask for (docs/everyone.md). `owners` then has their numbers, and
+what belongs to owner 3 is called `3.…`, such as `3.key`, `3.part` and `3.train.task`. So are its arrays, and
+its part of the answer.
+
 A request is a `ConfigRecord` named `request`, with all numbers and texts, and an `ArrayRecord` named
 `vectors`. An answer is a `ConfigRecord` named `answer` and an `ArrayRecord` named `vectors`: the replies to
 `train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An error is Flower's
@@ -17,7 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +54,14 @@ LARGEST_TEXT = 1_000_000
 MOST_MODELS = 1_000
 """How many models there may be: their numbers are below this, and so is the length of a list of numbers.
 It bounds what a center can make a node remember."""
+
+OWNERS, PART = "owners", "part"
+"""The numbers of the owners in a message, and the part of the node that an owner asks."""
+
+MOST_OWNERS = 2_000
+"""The numbers of owners are below this."""
+
+T = TypeVar("T")
 
 Value = str | int | float | bool | list[float]
 """What a request or an answer may hold in addition to vectors."""
@@ -102,13 +114,27 @@ def write_models(models: Collection[int]) -> str:
 
 def read_models(written: Value | None) -> tuple[int, ...]:
     """Read the numbers of models, which are in order."""
+    return _read_numbers("models", written, MOST_MODELS)
+
+
+def read_owners(written: Value | None) -> tuple[int, ...]:
+    """Read the numbers of owners, which are in order."""
+    return _read_numbers("owners", written, MOST_OWNERS)
+
+
+def _read_numbers(what: str, written: Value | None, end: int) -> tuple[int, ...]:
     names = read_names(written)
     numbers = tuple(int(each) for each in names if each.isdecimal() and len(each) < 10)
     if len(numbers) < len(names) or list(numbers) != sorted(set(numbers)):
-        raise RefusedError(Refusal.INVALID, "models must be whole numbers in increasing order")
-    if any(number >= MOST_MODELS for number in numbers):
-        raise RefusedError(Refusal.INVALID, f"the numbers of models are below {MOST_MODELS}")
+        raise RefusedError(Refusal.INVALID, f"{what} must be whole numbers in increasing order")
+    if any(number >= end for number in numbers):
+        raise RefusedError(Refusal.INVALID, f"the numbers of {what} are below {end}")
     return numbers
+
+
+def with_prefix(values: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """Return what has names of a prefix, by the rest of the names."""
+    return {name[len(prefix) :]: value for name, value in values.items() if name.startswith(prefix)}
 
 
 def write_key(key: jax.Array) -> str:

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import jax.numpy as jnp
-
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info
-from fedkin.methods.local_svrg.center import LocalSvrg, solve_inner
+from fedkin.methods.local_svrg.alone import solve_alone
+from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.local_svrg.training import SvrgMethod, TrainingState, training_info
 from fedkin.methods.step_size import SMOOTHNESS
@@ -54,9 +53,7 @@ class LocalAlgorithm:
         self, state: TrainingState, key: Key, federation: Federation, center: Center
     ) -> tuple[TrainingState, Info]:
         """Continue for as many rounds as the settings say."""
-        solution = solve_inner(
-            center.alone, jnp.ones(1), state.theta, key, self.training, begin=state.rounds == 0
-        )
+        solution = solve_alone(center, state.theta, key, self.training, begin=state.rounds == 0)
         cost = Cost(node_points=solution.cost.node_points)
         info = training_info(solution, state.theta, self.training, None, cost, solution.rounds)
         return state.after(solution), info

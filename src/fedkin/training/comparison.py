@@ -19,8 +19,13 @@ FEWEST_ROWS = 10
 
 
 def own_rows(center: Center) -> OwnRows | None:
-    """Return the owner's rows for a linear model; None for other models, or where it would be too large."""
+    """Return the owner's rows for a linear model; None for other models, or where it would be too large.
+
+    None also where the rows are not here.
+    """
     model = center.objective.model
+    if center.rows is None:
+        return None
     inputs, labels = center.rows
     if not isinstance(model, LinearModel) or not getattr(model, "intercept", False):
         return None

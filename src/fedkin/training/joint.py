@@ -19,7 +19,7 @@ from fedkin.events import Event, OnEvent
 from fedkin.federation.base import Cost
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
-from fedkin.federation.together import Meeting
+from fedkin.federation.together import Meeting, SharedEngine
 from fedkin.methods.base import Keep, Method
 from fedkin.models.objective import Objective
 from fedkin.training.problem import Problem, TrainedRun, check_outputs, make_model, prepare_points
@@ -69,8 +69,8 @@ class JointProblem:
     (7, 7)
     """
 
-    federation: SimulatedFederation
-    alone: SimulatedFederation
+    federation: SharedEngine
+    alone: SharedEngine
     """What each owner trains on alone: one node per owner."""
     problems: dict[str, Problem]
     """Every owner's problem, as if it were the only one."""
@@ -158,6 +158,7 @@ class JointProblem:
         made_with: Mapping[str, Any] | None = None,
         on_event: OnEvent | None = None,
         after_step: Callable[[str, RunState], None] | None = None,
+        after_run: Callable[[str, Problem, TrainedRun], None] | None = None,
         run_name: Callable[[str], str] = str,
     ) -> JointRun:
         """Run a method to its end for every owner. For the arguments see `Problem.train`.
@@ -171,6 +172,8 @@ class JointProblem:
             made_with: What else the runs depend on.
             on_event: Called with the events of all runs, one at a time.
             after_step: Called with an owner's name and state after each of its steps.
+            after_run: Called with an owner's name, problem and run when it has come to its end; it may take
+                part in exchanges.
             run_name: Returns the name of an owner's run in its events.
         """
         meeting = Meeting()
@@ -182,7 +185,7 @@ class JointProblem:
                     on_event(event)
 
         def job(name: str, problem: Problem) -> TrainedRun:
-            return problem.train(
+            trained = problem.train(
                 method if isinstance(method, Method) else method[name],
                 budget=budget,
                 keep=keep,
@@ -193,16 +196,22 @@ class JointProblem:
                 after_step=None if after_step is None else partial(after_step, name),
                 run_name=run_name(name),
             )
+            if after_run is not None:
+                after_run(name, problem, trained)
+            return trained
 
-        jobs = []
-        for place, (name, problem) in enumerate(self.problems.items()):
-            center = problem.center.with_alone(meeting.view(self.alone, [place]))
-            view = meeting.view(self.federation, self.nodes[name])
-            jobs.append(partial(job, name, replace(problem, federation=view, center=center)))
+        jobs = [partial(job, name, self.connect(meeting, name)) for name in self.problems]
         before = [path.exists() for path in (checkpoints or {}).values()]
         runs = dict(zip(self.problems, meeting.run(jobs), strict=True))
         cost = meeting.cost(self.federation)
         return JointRun(runs, _cost_so_far(runs, cost) if any(before) else cost)
+
+    def connect(self, meeting: Meeting, name: str) -> Problem:
+        """Return an owner's problem, with its own view of the federation in a meeting."""
+        problem, place = self.problems[name], list(self.problems).index(name)
+        center = problem.center.with_alone(meeting.view(self.alone, [place]))
+        view = meeting.view(self.federation, self.nodes[name])
+        return replace(problem, federation=view, center=center)
 
 
 def _cost_so_far(runs: Mapping[str, TrainedRun | FedkinError], since: Cost) -> Cost:

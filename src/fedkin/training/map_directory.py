@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.data.preprocessing import Preprocessing
-from fedkin.data.table_federation import OwnersPoints
 from fedkin.training import result_directory
 from fedkin.training.collaboration import Collaboration
-from fedkin.training.table_result import fill_result, score_tables
+from fedkin.training.table_result import Scores, fill_result
 
 COLLABORATION = "everyone.fedkin"
 MATRIX, SCORES, SUMMARY, GROUPS, ROWS = (
@@ -49,7 +48,8 @@ def owner_directories(names: tuple[str, ...]) -> dict[str, str]:
 def write_map(
     out: Path,
     everyone: Collaboration,
-    owners: Mapping[str, OwnersPoints],
+    rows: Mapping[str, int],
+    metrics: Mapping[str, Mapping[str, Scores]],
     preprocessing: Preprocessing,
 ) -> None:
     """Write the directory, completely or not at all.
@@ -57,10 +57,10 @@ def write_map(
     Args:
         out: The directory.
         everyone: What all nodes have learned.
-        owners: The data of every node.
+        rows: The number of training rows of each node.
+        metrics: The scores of every owner's model, by name of the table.
         preprocessing: How rows of a table become what the models take.
     """
-    rows = {name: len(own.train.labels) for name, own in owners.items()}
 
     def fill(directory: Path) -> None:
         everyone.save(directory / COLLABORATION)
@@ -77,11 +77,9 @@ def write_map(
             if result.classes is not None:
                 # The preprocessing has the names of the classes.
                 result = replace(result, classes=np.arange(len(result.classes)))
-            own = owners[name]
-            metrics = score_tables(result, own.validation, own.test, preprocessing)
             path = directory / OWNERS / place
             path.mkdir(parents=True)
-            fill_result(path, result, preprocessing, metrics, rows)
+            fill_result(path, result, preprocessing, metrics.get(name, {}), rows)
 
     result_directory.write_directory(out, fill)
 

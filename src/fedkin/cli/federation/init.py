@@ -14,6 +14,7 @@ from fedkin.cli.federation.options import (
     table_settings,
 )
 from fedkin.cli.options import (
+    JUDGE_PANEL,
     LABEL,
     NODE,
     TARGET,
@@ -28,9 +29,7 @@ from fedkin.cli.options import (
     TargetNodeOption,
     TaskName,
     TaskOption,
-    TestFractionOption,
     TestOption,
-    ValidationFractionOption,
     ValidationOption,
     refuse_csv_options,
     table_format,
@@ -44,7 +43,13 @@ from fedkin.errors import InputError
 from fedkin.flower import certificates
 from fedkin.flower.certificates import require_flower
 from fedkin.flower.layout import FederationFile, Layout, ServerEntry, new_identity
-from fedkin.flower.trial_data import ImageRequest, Prepared, prepare_images, prepare_tables
+from fedkin.flower.trial_data import (
+    ImageRequest,
+    Prepared,
+    prepare_everyone,
+    prepare_images,
+    prepare_tables,
+)
 
 IMAGES_PANEL = "Nodes with images"
 IMAGE_OPTIONS = ("dataset", "setting", "target")
@@ -77,6 +82,14 @@ def init(
         ),
     ] = None,
     node: Annotated[list[str] | None, NODE] = None,
+    everyone: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Every node is an owner: each holds rows of its own out to learn its weights by, and the "
+            "server holds no data (docs/everyone.md).",
+        ),
+    ] = False,
     host: HostOption = None,
     listen: Annotated[
         str,
@@ -116,8 +129,24 @@ def init(
     validation: ValidationOption = None,
     test: TestOption = None,
     target_node: TargetNodeOption = None,
-    validation_fraction: ValidationFractionOption = None,
-    test_fraction: TestFractionOption = None,
+    validation_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--validation-fraction",
+            help="The share of the target node's rows to hold out for validation (default: 0.3), or with "
+            "--all of every node's (default: 0.2).",
+            rich_help_panel=JUDGE_PANEL,
+        ),
+    ] = None,
+    test_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--test-fraction",
+            help="The share of the target node's rows, or with --all of every node's, to hold out for "
+            "testing; default: none.",
+            rich_help_panel=JUDGE_PANEL,
+        ),
+    ] = None,
     label: Annotated[str | None, LABEL] = None,
     task: TaskOption = TaskName.classification,
     positive: PositiveOption = None,
@@ -133,6 +162,8 @@ def init(
     Examples: fedkin federation init trial --nodes 4
 
     fedkin federation init trial --node a.csv --node b.csv --validation own.csv --label outcome
+
+    fedkin federation init trial --all --node a.csv --node b.csv --node c.csv --label outcome
     """
     require_flower()
     layout = Layout(directory)
@@ -142,7 +173,11 @@ def init(
         raise InputError("say which nodes there are: --nodes 4, or --node FILE for each of them")
     if nodes == 1 or (node and len(node) == 1):
         raise InputError("one node alone is no federation: give two or more")
-    _refuse_ignored(context, nodes)
+    if everyone:
+        _refuse_with_all(context, nodes)
+        validation_fraction = 0.2 if validation_fraction is None else validation_fraction
+    else:
+        _refuse_ignored(context, nodes)
     if node:
         if label is None:
             raise InputError("--label is missing: the column to predict")
@@ -168,6 +203,8 @@ def init(
         refuse_csv_options(context, [*parse_nodes(node).values(), *tables_of_center])
 
         def prepare() -> Prepared:
+            if everyone:
+                return prepare_everyone(request, options)
             return prepare_tables(layout, request, options)
     else:
 
@@ -185,6 +222,27 @@ def init(
         shutil.rmtree(layout.directory, ignore_errors=True)  # it was not there, or empty
         raise
     _print_made(layout, hosts, prepared, json)
+
+
+def _refuse_with_all(context: typer.Context, nodes: int | None) -> None:
+    """Refuse options that contradict --all."""
+    if nodes == 0:
+        raise InputError(
+            "--all is for nodes on this machine, and --nodes 0 makes none: leave --all out; nodes elsewhere "
+            "hold rows out with their own --validation-fraction, and the job's file says "
+            "validation-fraction too (docs/everyone.md)"
+        )
+    if nodes is not None:
+        raise InputError(
+            "--all is for nodes with tables: give --node FILE for each of them in place of --nodes; for "
+            "images, a study with a partition answers everyone's question in simulation (docs/studies.md)"
+        )
+    if given := was_given(context, "validation", "test", "target_node"):
+        raise InputError(
+            f"{given[0]} is for one owner, and with --all every node is one: leave {given[0]} or --all out"
+        )
+    if given := was_given(context, *IMAGE_OPTIONS):
+        raise InputError(f"{given[0]} is for nodes with images, and --all for tables: leave it out")
 
 
 def _refuse_ignored(context: typer.Context, nodes: int | None) -> None:

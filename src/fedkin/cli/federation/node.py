@@ -15,10 +15,12 @@ from fedkin.cli.options import (
     MissingOption,
     NoHeaderOption,
     PositiveOption,
+    SeedOption,
     SeparatorOption,
     TaskName,
     TaskOption,
     refuse_csv_options,
+    was_given,
 )
 from fedkin.cli.output import print_note
 from fedkin.errors import InputError
@@ -91,6 +93,21 @@ def node(
             "--reveal", help="Let the center ask for this node's own vectors, as some methods do."
         ),
     ] = False,
+    validation_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--validation-fraction",
+            help="Be an owner too: hold this share of your rows out to learn your own weights by "
+            "(docs/everyone.md).",
+        ),
+    ] = None,
+    test_fraction: Annotated[
+        float | None,
+        typer.Option(
+            "--test-fraction", help="As an owner, hold this share of your rows out for testing."
+        ),
+    ] = None,
+    seed: SeedOption = 0,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -148,6 +165,10 @@ def node(
         raise InputError(f"{error} (--name)") from error
     authority, private = _credentials(ca, key, insecure)
     refuse_csv_options(context, [table])
+    if was_given(context, "seed") and validation_fraction is None:
+        raise InputError(
+            "--seed draws the rows that an owner holds out: add --validation-fraction, or leave it out"
+        )
     settings = table_settings(
         label, task, positive, categorical, drop, missing, columns, no_header, separator
     )
@@ -163,6 +184,9 @@ def node(
         ("methods", methods),
         ("models", models),
         ("reveal", reveal or None),
+        ("validation-fraction", validation_fraction),
+        ("test-fraction", test_fraction),
+        ("seed", seed or None),
     ):
         if value is not None:
             settings[option] = value
@@ -203,16 +227,24 @@ def _credentials(
 
 def _check_table(configuration: dict[str, Option]) -> None:
     """Read the table as requests will read it, so that its owner sees what is wrong with it."""
-    from fedkin.flower.node_data import read_own_table
+    from fedkin.flower.node_data import read_own_tables
     from fedkin.flower.node_settings import node_settings
 
     settings = node_settings(configuration)
-    table = read_own_table(settings)
+    tables = read_own_tables(settings)
+    table = tables["summary"]
     if table.rows < settings.minimum_points:
         raise InputError(
             f"{settings.data} has {table.rows} rows with a label, but --minimum-points is "
             f"{settings.minimum_points}: the node would refuse to take part"
         )
+    held_out = {part: own.rows for part, own in tables.items() if part != "summary"}
+    if held_out.get("validation", settings.minimum_batch) < settings.minimum_batch:
+        raise InputError(
+            f"--validation-fraction holds out {held_out['validation']} rows, but --minimum-batch is "
+            f"{settings.minimum_batch}: the node would refuse to take part"
+        )
     print_note(
         f"node {settings.name}: {table.rows} rows with a label, {len(table.columns) - 1} columns"
+        + "".join(f"; {rows} more held out for {part}" for part, rows in held_out.items())
     )

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedkin.cli import fit
+from fedkin.cli import map as map_command
 from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.options import (
     METHODS_REPEATED,
@@ -31,7 +32,8 @@ from fedkin.flower.jobs.writing import Job, write_job
 from fedkin.flower.layout import SUPERLINK, FederationFile, Layout
 from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import Store
-from fedkin.training import result_directory
+from fedkin.training import map_directory, result_directory
+from fedkin.training.collaboration import Collaboration
 from fedkin.training.result import load
 from fedkin.training.table_result import read_rows
 
@@ -58,9 +60,11 @@ def run(
 ) -> None:
     """Carry out a study on the nodes of a running federation; run it on the SuperLink's machine.
 
-    With images it ends like fedkin run, with tables like fedkin fit.
+    With images it ends like fedkin run, with tables like fedkin fit, and where every node is an owner
+    (init --all) like fedkin map.
     """
     require_flower()
+    from fedkin.flower.jobs.everyone import EveryoneJob
     from fedkin.flower.jobs.loading import load_job
     from fedkin.flower.jobs.study import StudyJob
 
@@ -88,6 +92,10 @@ def run(
             if failure is not None and not outcome.failed:
                 raise InputError(_naming_log(failure, layout))
             show_outcome(outcome, out, json)
+        elif isinstance(job, EveryoneJob):
+            check_fit_out(out)
+            learn_everyone(link, configuration, out, layout)
+            map_command.show(Collaboration.load(out / map_directory.COLLABORATION), out, json)
         else:
             check_fit_out(out)
             events = EventReader(events_beside(out), only_new=True)
@@ -102,6 +110,27 @@ def run(
             if failure is not None:
                 raise InputError(_naming_log(failure, layout))
             read_and_show_fit(out, json)
+
+
+def learn_everyone(link: control.Control, configuration: Job, out: Path, layout: Layout) -> None:
+    """Let the program at the center answer everyone's question, with one line of progress for all owners."""
+    events = EventReader(events_beside(out), only_new=True)
+    furthest: dict[str, int] = {}
+    with notes.status(LEARNING) as status:
+
+        def show(state: control.RunStatus) -> None:
+            for event in events.new():
+                if isinstance(event, StepDone):
+                    method = event.run.partition(": ")[0]
+                    furthest[method] = max(furthest.get(method, 0), event.step)
+                elif isinstance(event, Warned):
+                    _show_event(event)
+            doing = ", ".join(f"{method}: step {step}" for method, step in furthest.items())
+            status.update(f"{LEARNING} {doing} ({state.exchanged / 1e6:.1f} MB exchanged)")
+
+        failure = wait_for_run(link, configuration, show)
+    if failure is not None:
+        raise InputError(_naming_log(failure, layout))
 
 
 def check_fit_out(out: Path) -> None:

@@ -4,14 +4,19 @@ import tomllib
 from pathlib import Path
 
 from fedkin.errors import InputError
-from fedkin.flower.jobs.options import federation_options
+from fedkin.flower.jobs.everyone import EveryoneJob, check_everyone_job
+from fedkin.flower.jobs.options import VALIDATION_FRACTION, federation_options
 from fedkin.flower.jobs.study import StudyJob
 from fedkin.flower.jobs.tables import TableJob, check_table_job
 from fedkin.studies.config import check_study
 
 
-def load_job(path: Path) -> StudyJob | TableJob:
-    """Read a job: on tables if it names the center's own (`validation`), otherwise a study."""
+def load_job(path: Path) -> StudyJob | TableJob | EveryoneJob:
+    """Read a job.
+
+    It is on tables if it names the center's own (`validation`), everyone's question if the nodes hold rows
+    out (`validation-fraction`), and otherwise a study.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -19,6 +24,8 @@ def load_job(path: Path) -> StudyJob | TableJob:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}") from error
     options = federation_options(content.pop("federation", {}), str(path))
+    if VALIDATION_FRACTION in content:
+        return check_everyone_job(content, options, path)
     if "validation" in content:
         return check_table_job(content, options, path)
     return StudyJob(check_study(content, str(path)), options)

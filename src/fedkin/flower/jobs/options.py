@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from fedkin.errors import InputError
 
+VALIDATION_FRACTION = "validation-fraction"
+"""The key that makes a job everyone's question."""
+
 
 class FederationOptions(BaseModel):
     """The table `[federation]` of a job."""

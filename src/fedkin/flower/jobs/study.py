@@ -8,7 +8,7 @@ from pathlib import Path
 from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event
-from fedkin.federation.attendance import FEWEST_NODES
+from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.flower.discovery import ConnectedNode, describe_nodes
 from fedkin.flower.engine import REJOINING_PATIENCE, FlowerFederation
 from fedkin.flower.jobs.event_log import log_event

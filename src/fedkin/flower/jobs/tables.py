@@ -6,15 +6,12 @@ directory is that of `fedkin fit`.
 """
 
 import hashlib
-import json
-import math
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import ValidationError
 
 from fedkin.data.preprocessing import (
     Preprocessing,
@@ -26,47 +23,34 @@ from fedkin.data.preprocessing import (
 from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import Points
 from fedkin.data.tables import Table
-from fedkin.errors import FedkinError, InputError
-from fedkin.events import Event, OnEvent, RunFailed, append_event, events_beside
-from fedkin.federation.attendance import FEWEST_NODES
-from fedkin.flower.discovery import ConnectedNode, describe_nodes
-from fedkin.flower.engine import FlowerFederation
-from fedkin.flower.jobs.event_log import log_event
+from fedkin.errors import InputError
+from fedkin.events import OnEvent
+from fedkin.flower.jobs.learning import LearningKeys, check_keys, read_keys, with_events
 from fedkin.flower.jobs.options import FederationOptions
+from fedkin.flower.jobs.table_nodes import (
+    Summaries,
+    all_nodes,
+    as_json,
+    connect,
+    known_nodes,
+    summary_of,
+)
 from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
-from fedkin.flower.node_settings import TableDescription
-from fedkin.messages import suggestion
 from fedkin.methods.base import Method
-from fedkin.methods.registry import make_method
-from fedkin.models.named import model_for, named_model, takes_l2
-from fedkin.models.objective import Objective
 from fedkin.training.checkpoint import read_made_with
 from fedkin.training.fit import make_result
-from fedkin.training.problem import Engine, Problem
+from fedkin.training.problem import Problem
 from fedkin.training.runner import Budget
 from fedkin.training.table_result import score_tables, write_result
 
 
-class TableJobKeys(TableDescription):
+class TableJobKeys(LearningKeys):
     """The keys of the job's file; those of `TableDescription` describe the center's own tables."""
 
     validation: Path
     """The center's own table, by which the weights are chosen."""
     test: Path | None = None
-    model: str | None = None
-    method: str = "bilevel"
-    seed: int = Field(0, ge=0)
-    batch_size: PositiveInt = 50
-    steps: PositiveInt | None = None
-    synchronizations: PositiveInt | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of the method, as in a study."""
-
-    def digest(self, *more: Any) -> str:
-        """Return a name that differs for different jobs (together with `more`)."""
-        content = json.dumps([self.model_dump(mode="json"), *more], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -81,23 +65,7 @@ class TableJob:
 
     def carry_out(self, messenger: Messenger, out: Path, *, resume: bool) -> None:
         """Learn, and write the result directory; report events to a file beside it."""
-        events = events_beside(out)
-
-        def report(event: Event) -> None:
-            append_event(events, event)
-            log_event(event)
-
-        events.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._learn(messenger, out, resume=resume, report=report)
-        except FedkinError as error:
-            report(RunFailed(reason=str(error)))
-            raise
-        except Exception as error:
-            # A fault of fedkin's own: keep the traceback for a report.
-            reason = f"{type(error).__name__}: {error}"
-            report(RunFailed(reason=reason, traceback=traceback.format_exc()))
-            raise
+        with_events(out, lambda report: self._learn(messenger, out, resume=resume, report=report))
 
     def _learn(self, messenger: Messenger, out: Path, *, resume: bool, report: OnEvent) -> None:
         """Learn, and write the result directory."""
@@ -113,13 +81,16 @@ class TableJob:
             raise InputError(
                 f"there is a checkpoint, {checkpoint}: continue with --resume, or delete it"
             )
-        nodes, summaries = (
-            self._known_nodes(messenger, checkpoint) if resume else self._all_nodes(messenger)
-        )
+        if resume:
+            summaries = _summaries_in(checkpoint)
+            nodes = known_nodes(messenger, self.federation, summaries)
+        else:
+            nodes = all_nodes(messenger, self.federation)
+            summaries = {node.name: summary_of(node) for node in nodes}
         tables = _AgreedTables.agree(self.keys, summaries)
         keys = self.keys
         run = RunDescription(
-            run=keys.digest(_as_json(summaries)),
+            run=keys.digest(as_json(summaries)),
             seed=keys.seed,
             batch_size=keys.batch_size,
             model=self.model,
@@ -128,7 +99,7 @@ class TableJob:
             preprocessing=tables.preprocessing,
         )
         problem = Problem.build(
-            _engine(run, messenger, nodes, summaries),
+            lambda objective: connect(objective, run, messenger, nodes, summaries),
             tables.validation,
             model=run.model,
             task=run.task,
@@ -140,7 +111,7 @@ class TableJob:
             self.method,
             budget=Budget(keys.steps, keys.synchronizations),
             checkpoint=checkpoint,
-            made_with={"nodes": _as_json(summaries), "tables": tables.digests()},
+            made_with={"nodes": as_json(summaries), "tables": tables.digests()},
             on_event=report,
         )
         result = make_result(problem, trained)
@@ -148,47 +119,16 @@ class TableJob:
         write_result(out, result, tables.preprocessing, metrics, tables.rows)
         checkpoint.unlink(missing_ok=True)
 
-    def _all_nodes(self, messenger: Messenger) -> "tuple[list[ConnectedNode], Summaries]":
-        """Let all nodes describe their tables."""
-        assert self.federation.nodes is not None
-        nodes = describe_nodes(messenger, self.federation.nodes, self.federation.wait)
-        return nodes, {node.name: _summary(node) for node in nodes}
 
-    def _known_nodes(
-        self, messenger: Messenger, checkpoint: Path
-    ) -> "tuple[list[ConnectedNode], Summaries]":
-        """Find the nodes with which the run began, or at least two of them."""
-        try:
-            content = (read_made_with(checkpoint) or {})["nodes"]
-            summaries = {
-                name: TableSummary.model_validate(summary) for name, summary in content.items()
-            }
-        except (KeyError, TypeError, AttributeError, ValidationError) as error:
-            raise InputError(
-                f"the checkpoint {checkpoint} is damaged or of another version: delete it to start again"
-            ) from error
-        enough = min(FEWEST_NODES, len(summaries))
-        nodes = describe_nodes(messenger, len(summaries), self.federation.wait, enough)
-        for node in nodes:
-            if node.name not in summaries:
-                raise InputError(
-                    f"{node.name} is not among the nodes with which the job began "
-                    f"({', '.join(summaries)}): stop it, or start again with another --out"
-                )
-            if _summary(node) != summaries[node.name]:
-                raise InputError(
-                    f"the table of {node.name} has changed since the job began: start again with another "
-                    "--out"
-                )
-        return nodes, summaries
-
-
-Summaries = dict[str, TableSummary]
-"""The summaries of the nodes' tables, by name and in order."""
-
-
-def _as_json(summaries: Summaries) -> dict[str, Any]:
-    return {name: summary.model_dump(mode="json") for name, summary in summaries.items()}
+def _summaries_in(checkpoint: Path) -> Summaries:
+    """Return the summaries of the nodes with which the run of a checkpoint began."""
+    try:
+        content = (read_made_with(checkpoint) or {})["nodes"]
+        return {name: TableSummary.model_validate(summary) for name, summary in content.items()}
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise InputError(
+            f"the checkpoint {checkpoint} is damaged or of another version: delete it to start again"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -239,58 +179,10 @@ class _AgreedTables:
         return None if isinstance(label, Quantity) else np.arange(len(label.classes))
 
 
-def _summary(node: ConnectedNode) -> TableSummary:
-    try:
-        return TableSummary.model_validate_json(node.summary)
-    except ValidationError:
-        raise InputError(
-            f"{node.name} has no table: give it one (data = …), or leave it out"
-        ) from None
-
-
-def _engine(
-    run: RunDescription, messenger: Messenger, nodes: list[ConnectedNode], summaries: Summaries
-) -> Engine:
-    """Return the engine that lets the nodes train on their own tables."""
-
-    def engine(objective: Objective) -> FlowerFederation:
-        return FlowerFederation(
-            messenger,
-            objective,
-            list(summaries),
-            nodes,
-            run,
-            # Includes nodes that are missing when the run is resumed.
-            batches=max(math.ceil(each.rows / run.batch_size) for each in summaries.values()),
-            summaries={name: each.model_dump_json() for name, each in summaries.items()},
-        )
-
-    return engine
-
-
 def check_table_job(content: dict[str, Any], options: FederationOptions, path: Path) -> TableJob:
     """Check the keys of a job on tables; paths are relative to the job's file."""
-    try:
-        keys = TableJobKeys.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            names = [name.replace("_", "-") for name in TableJobKeys.model_fields]
-            raise InputError(f"{path}: unknown key {place}{suggestion(place, names)}") from error
-        raise InputError(f"{path}: {place}: {first['msg']}") from error
-    if keys.label is None:
-        raise InputError(f"{path}: name the label column (label = …)")
-    if options.nodes is None:
-        raise InputError(f"{path}: say how many nodes take part ([federation] nodes = …)")
-    try:
-        method = make_method(keys.method, keys.settings)
-        method.check(options.nodes)
-        model = model_for(keys.task, keys.model)
-        if takes_l2(model):  # one of fedkin's own, which refuses at once what is not for tables
-            named_model(model, keys.task, classes=2, point_shape=(1,))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    keys = read_keys(TableJobKeys, content, path)
+    method, model = check_keys(keys, options, path)
     places = {"validation": path.parent / keys.validation}
     if keys.test is not None:
         places["test"] = path.parent / keys.test

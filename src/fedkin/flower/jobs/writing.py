@@ -7,6 +7,7 @@ from typing import Any
 
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
+from fedkin.flower.jobs.options import VALIDATION_FRACTION
 from fedkin.flower.layout import FederationFile, Layout
 
 Job = dict[str, Any]
@@ -21,7 +22,7 @@ def write_job(layout: Layout, federation: FederationFile, study: Path | None, op
         if name in content:
             raise InputError(f"{name} is in {study} and among the options: give it once")
         content[name] = value
-    if federation.center:
+    if federation.center or VALIDATION_FRACTION in federation.data:
         content = _for_tables(layout, federation, content)
     else:
         content = _for_images(layout, federation, content)
@@ -55,7 +56,7 @@ def _with_absolute_paths(content: Job, study: Path) -> Job:
 
 
 def _for_tables(layout: Layout, federation: FederationFile, content: Job) -> Job:
-    """Add the center's own tables, and how tables are read."""
+    """Add the center's own tables if it has any, and how tables are read."""
     if isinstance(content.get("method"), list):
         raise InputError("nodes with tables learn with one method at a time: give one --method")
     known: Job = dict(federation.data)

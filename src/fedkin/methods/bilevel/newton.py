@@ -28,7 +28,6 @@ from fedkin.methods.base import Info
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.endings import FLAT, converged, no_longer_falls
 from fedkin.methods.bilevel.newton_state import (
-    SIDESTEP,
     Evidence,
     NewtonState,
     Visit,
@@ -44,6 +43,7 @@ from fedkin.methods.bilevel.prior import Prior
 from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.methods.bilevel.starts import is_hopeless, start_again, unknown_visit
 from fedkin.methods.weights import fill_unknown, readmit
+from fedkin.numerics.line_search import SIDESTEP
 from fedkin.numerics.simplex_steps import (
     Secants,
     largest_decrease,
@@ -371,10 +371,12 @@ class NewtonBilevel:
             sidestep=not polish and left is not None and share <= SIDESTEP,
         ), None
 
-    def _prior_slope(self, weights: np.ndarray, step: np.ndarray) -> Callable[[float], float]:
+    def _prior_slope(
+        self, weights: np.ndarray, step: np.ndarray
+    ) -> Callable[[float], float] | None:
         """Return the derivative of the prior's part along a step, at a share of it."""
         if self.prior is None:
-            return lambda share: 0.0
+            return None
         prior = self.prior
         return lambda share: float(prior.slopes(weights + share * step) @ step)
 

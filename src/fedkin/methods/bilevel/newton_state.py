@@ -9,14 +9,9 @@ import numpy as np
 from fedkin.federation.center import Center
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.sketch import Sketch
+from fedkin.numerics.line_search import LineSearch, search_by_slope
 from fedkin.numerics.simplex_steps import Secants
 from fedkin.types import Array, Vector
-
-SIDESTEP = 0.02
-"""The share of the way taken where the line search finds no decrease: no model is asked about twice."""
-
-BISECTIONS = 12
-"""Halvings of the line search."""
 
 FARTHEST = 10.0
 """How far a line is followed at most, as a multiple of the step that has opened it."""
@@ -103,22 +98,12 @@ class Evidence(NamedTuple):
         return self.validation_loss + self.inner_error + self.prior_loss
 
 
-class LineSearch(NamedTuple):
-    """How far to go along a line."""
-
-    share: float
-    slope: float
-    """The derivative of the validation loss along the whole line, where the search ended."""
-    curvature: float
-    """How much that derivative changes from one end of the line to the other."""
-
-
 def search_line(
     theta: np.ndarray,
     seen: Evidence,
     center: Center,
     longest: float = 1.0,
-    prior_slope: Callable[[float], float] = lambda share: 0.0,
+    prior_slope: Callable[[float], float] | None = None,
 ) -> LineSearch:
     """Minimize the validation loss along the Newton step, a convex function, by bisection.
 
@@ -129,29 +114,17 @@ def search_line(
         seen: Where the line leads, among other things.
         center: Knows the validation loss.
         longest: How far the line may be followed, as a multiple of the step.
-        prior_slope: What the prior on the weights adds to the derivative, at a share of the step.
+        prior_slope: What a prior on the weights adds to the derivative, at a share of the step.
     """
+    if prior_slope is None:
+        return center.search_line(theta, seen.direction, seen.inner_error, longest)
 
     def slope(share: float) -> float:
         gradient = center.loss_and_gradient(as_sent(theta + share * seen.direction))[1]
         along = float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
         return along + prior_slope(share)
 
-    first, last = slope(0.0), slope(longest)
-    curvature = (last - first) / longest
-    if last <= 0:
-        return LineSearch(longest, last, curvature)
-    if first >= 0:
-        return LineSearch(SIDESTEP, slope(SIDESTEP), curvature)
-    low, high = 0.0, longest
-    for _ in range(BISECTIONS):
-        middle = 0.5 * (low + high)
-        if slope(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    share = max(0.5 * (low + high), SIDESTEP)
-    return LineSearch(share, slope(share), curvature)
+    return search_by_slope(slope, longest)
 
 
 def trusted_share(decrement: float, place: Place) -> float:

@@ -5,6 +5,7 @@ recover from that. Its rivals are started when the weights have settled, and tra
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -61,8 +62,7 @@ class Rivals(NamedTuple):
         if late < 0 or late % NEXT_COMPARISON:
             return leader, rivals, False
         places = rivals.places
-        losses = [_loss(center, rivals.models[place]) for place in places]
-        own = _loss(center, leader)
+        own, *losses = _losses(center, [leader, *rivals.models[places]])
         best = int(np.argmin(losses))
         overtaken = losses[best] < own
         if overtaken:
@@ -74,7 +74,6 @@ class Rivals(NamedTuple):
         return leader, rivals._replace(alive=rivals.alive.at[worst].set(False)), overtaken
 
 
-def _loss(center: Center, theta: Vector) -> float:
-    """Return the validation loss; infinite for a model that has diverged."""
-    loss = center.loss_and_gradient(theta)[0]
-    return loss if math.isfinite(loss) else math.inf
+def _losses(center: Center, models: Sequence[Vector]) -> list[float]:
+    """Return the validation loss of each model; infinite for one that has diverged."""
+    return [loss if math.isfinite(loss) else math.inf for loss in center.losses(models)]

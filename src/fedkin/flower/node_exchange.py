@@ -1,0 +1,194 @@
+"""What a node computes in one exchange, for one owner or for several at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.data.batches import NodeData
+from fedkin.federation.owners import PARTS, TRAINING
+from fedkin.federation.portions import Portion
+from fedkin.federation.questions import HeldOut, Question
+from fedkin.federation.series import Beginning
+from fedkin.federation.simulation import Work
+from fedkin.flower.guard import CheckedBlock, CheckedRequest
+from fedkin.flower.wire import (
+    MOST_MODELS,
+    NUMBER,
+    VECTOR,
+    Parcel,
+    Refusal,
+    RefusedError,
+    Value,
+)
+from fedkin.models.objective import Objective
+from fedkin.types import Key
+
+LARGEST_MEMORY = 1_000_000_000
+"""The largest number of parameters, of all models of all owners together, that a node remembers."""
+
+Replies = Mapping[str, np.ndarray]
+"""The replies to a request, with a row per model."""
+
+
+@dataclass(frozen=True)
+class OwnNode:
+    """The node's prepared data, and what it computes with them."""
+
+    objective: Objective
+    number: int
+    """The number of the node in the run, which decides what it draws."""
+    data: NodeData
+    """Its training rows; an owner has them twice, also as the only node of its own federation."""
+    work: Work
+    held_out: HeldOut | None
+    """The rows that only its own question is about, if it is an owner."""
+
+
+def compute(own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int]) -> Parcel:
+    """Do what owners ask for, and return the answer.
+
+    What several owners ask for next, with the same task and options, is computed together.
+
+    Args:
+        own: The node.
+        blocks: What each owner asks for.
+        series: The series of each slot and model; it is changed.
+    """
+    _check_memory(own, blocks, series)
+    begun: set[str] = set()
+    pending = {block.number: list(block.requests) for block in blocks}
+    evaluations = dict.fromkeys(pending, 0)
+    values: dict[str, Value] = {}
+    vectors: dict[str, np.ndarray] = {}
+    while any(pending.values()):
+        waiting = [(block, pending[block.number][0]) for block in blocks if pending[block.number]]
+        kinds = [_kind(request) for _, request in waiting]
+        commonest = max(kinds, key=kinds.count)
+        chosen = [pair for pair, kind in zip(waiting, kinds, strict=True) if kind == commonest]
+        for (block, request), (replies, count) in zip(
+            chosen, _compute_alike(own, chosen, series, begun), strict=True
+        ):
+            pending[block.number].pop(0)
+            evaluations[block.number] += count
+            _write(block.prefix, request, replies, values, vectors)
+    values |= {f"{block.prefix}evaluations": evaluations[block.number] for block in blocks}
+    return Parcel(values, vectors)
+
+
+def _kind(request: CheckedRequest) -> tuple:
+    return request.task, tuple(sorted(request.options.items()))
+
+
+def _compute_alike(
+    own: OwnNode,
+    chosen: Sequence[tuple[CheckedBlock, CheckedRequest]],
+    series: dict[str, int],
+    begun: set[str],
+) -> list[tuple[Replies, int]]:
+    """Compute requests of the same task and options; return the replies to each, and the evaluations."""
+    task, options = chosen[0][1].task, chosen[0][1].options
+    if isinstance(task, Question):
+        return [(_answer(own, request, block.key), 0) for block, request in chosen]
+    portions = []
+    for block, request in chosen:
+        models = [block.number * MOST_MODELS + model for model in request.models]
+        portions.append(
+            Portion(
+                np.array([(model, PARTS.index(block.part)) for model in models], np.int32),
+                np.arange(len(models)),
+                # Alone, the node is the only one of its own federation.
+                np.full(len(models), own.number if block.part == TRAINING else 0),
+                {name: jnp.asarray(array) for name, array in request.message.items()},
+                block.key,
+                _beginnings(request, block.number, series, begun),
+            )
+        )
+    found = own.work.compute_together(task, options, portions)
+    return [(replies, int(counts.sum())) for replies, counts in found]
+
+
+def _answer(own: OwnNode, request: CheckedRequest, key: Key) -> Replies:
+    """Answer a question that concerns the node as an owner, for each model."""
+    assert own.held_out is not None  # the guard has seen to it
+    rows = []
+    for place in range(len(request.models)):
+        message = {
+            name: jnp.asarray(array[place] if array.ndim == 2 else array)
+            for name, array in request.message.items()
+        }
+        rows.append(request.task.function(own.held_out, message, key, **request.options))
+    dtype = jnp.result_type(float)
+    return {name: np.stack([np.asarray(row[name], dtype) for row in rows]) for name in rows[0]}
+
+
+def _write(
+    prefix: str,
+    request: CheckedRequest,
+    replies: Replies,
+    values: dict[str, Value],
+    vectors: dict[str, np.ndarray],
+) -> None:
+    for name, array in replies.items():
+        if array.ndim == 2:
+            place = f"{prefix}{request.name}.{VECTOR}{name}"
+            vectors[place] = array if request.has_models else array[0]
+        else:
+            numbers = [float(number) for number in array]
+            place = f"{prefix}{request.name}.{NUMBER}{name}"
+            values[place] = numbers if request.has_models else numbers[0]
+
+
+def _check_memory(own: OwnNode, blocks: Sequence[CheckedBlock], series: Mapping[str, int]) -> None:
+    models = {
+        (block.number, model)
+        for block in blocks
+        for each in block.requests
+        for model in each.models
+    }
+    if (len(series) + len(models)) * own.objective.size > LARGEST_MEMORY:
+        raise RefusedError(
+            Refusal.INVALID,
+            f"a node remembers models of at most {LARGEST_MEMORY:,} parameters in all: with so many owners, "
+            "choose a smaller model",
+        )
+
+
+def _beginnings(
+    request: CheckedRequest, owner: int, series: dict[str, int], begun: set[str]
+) -> dict[str, Beginning]:
+    """Say which slots begin, and refuse a request whose series this node has missed.
+
+    Args:
+        request: The request.
+        owner: The number of the owner.
+        series: The series of each slot and model; it is changed.
+        begun: What earlier requests of the same exchange have begun; it is changed.
+    """
+
+    def place(slot: str, model: int) -> str:
+        return f"{slot}/{owner * MOST_MODELS + model}"
+
+    found: dict[str, Beginning] = {}
+    for slot in request.task.slots:
+        beginning = request.begins.get(slot.name, ())
+        items = np.array(
+            [
+                model in beginning and place(slot.name, model) not in begun
+                for model in request.models
+            ],
+            bool,
+        )
+        number = request.series[slot.name]
+        for model in beginning:
+            begun.add(place(slot.name, model))
+            series[place(slot.name, model)] = number
+        if any(series.get(place(slot.name, model)) != number for model in request.models):
+            raise RefusedError(
+                Refusal.NOT_BEGUN, f"this node missed the beginning of {request.task.name}"
+            )
+        if items.any():
+            vectors = {name: jnp.asarray(request.message[name]) for name in slot.vectors}
+            found[slot.name] = Beginning(items, vectors)
+    return found
