@@ -21,10 +21,11 @@ from fedkin.advice.candidates import (
 from fedkin.advice.result import Advice
 from fedkin.advice.verdict import (
     MIXTURE_PRIOR,
+    Gain,
     Interval,
     Scored,
     VerdictName,
-    decide,
+    cross_fit,
     mix,
     score,
     weight_intervals,
@@ -35,8 +36,9 @@ from fedkin.events import OnEvent
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.named import model_for
 from fedkin.numerics.simplex import check_cap
-from fedkin.training.alone import OwnRows, add_ones, parameters
-from fedkin.training.result import Result
+from fedkin.training.alone import OwnRows, add_ones, parameters, points_along
+from fedkin.training.refit import owner_share
+from fedkin.training.result import Result, capped_nodes
 from fedkin.types import LearningTask, Points
 
 FEWEST_OWN_ROWS = 10
@@ -226,28 +228,52 @@ def _check_owner(owner: Points, classes: np.ndarray | None, folds: int) -> None:
 class Judgment(NamedTuple):
     """What the owner's rows say about the candidates."""
 
-    scored: Scored
-    best: int
-    """The place of the best way of joining among the candidates."""
-    gain: Interval
-    """What it gains over staying alone."""
     verdict: VerdictName
     shares: np.ndarray
     """The shares of the candidates in the final model."""
+    models: Candidates
+    """The candidates and, in the last place, the final model."""
+    losses: Scored
+    """Their losses on held-out rows."""
+    best: int
+    """The place of the best way of joining."""
+
+    @property
+    def compared(self) -> int:
+        """The place of what is compared with `alone`: the final model, or the best way of joining where the
+        final model is `alone` itself."""
+        return self.best if self.verdict == "alone" else len(CANDIDATES)
+
+    @property
+    def gain(self) -> Gain:
+        """How much lower the loss is than alone."""
+        return self.losses.gain(self.compared)
 
 
-def judge(rows: OwnRows, candidates: Candidates) -> Judgment:
-    """Compare the candidates by cross-validated losses, decide, and choose the final model's mixture."""
-    scored = _score(rows, candidates, row_losses)
-    best = 1 + int(np.argmin(scored.means[1:]))
-    gain = scored.gain(best)
-    verdict = decide(gain)
-    if verdict == "alone":
-        return Judgment(scored, best, gain, verdict, np.eye(len(CANDIDATES))[0])
-    correction = scored.means - scored.per_row.mean(axis=0)
+def judge(
+    rows: OwnRows, splits: Splits, candidates: Candidates, without_owner: np.ndarray
+) -> Judgment:
+    """Choose the final model's mixture, compare by cross-validated losses, and decide.
+
+    Args:
+        rows: The owner's rows.
+        splits: Their folds.
+        candidates: What was trained on them.
+        without_owner: The models of all ways of joining that no row of the owner has trained.
+    """
     prior = np.array([MIXTURE_PRIOR[name] for name in CANDIDATES])
-    shares = mix(candidates.held_out, rows, correction, prior)
-    return Judgment(scored, best, gain, verdict, shares)
+    shares = mix(candidates.held_out, rows, prior)
+    crossed = cross_fit(candidates.held_out, rows, splits.of_rows, prior)
+    models = candidates.with_final(shares, crossed)
+    scored = _score(rows, models, row_losses)
+    best = 1 + int(np.argmin(scored.means[1 : len(CANDIDATES)]))
+    contradicted = not any(points_along(model, rows) for model in without_owner)
+    if contradicted or scored.gain(best).is_negative:
+        alone = np.eye(len(CANDIDATES))[0]
+        models = candidates.with_final(alone, candidates.held_out[:, :, 0])
+        return Judgment("alone", alone, models, _score(rows, models, row_losses), best)
+    joins = scored.gain(len(CANDIDATES)).is_positive
+    return Judgment("join" if joins else "unclear", shares, models, scored, best)
 
 
 def _conclude(
@@ -264,45 +290,28 @@ def _conclude(
     columns: tuple[str, ...] | None,
     cap: float,
 ) -> Advice:
-    scored, best, gain, verdict, shares = judge(rows, candidates)
-    mixed = np.einsum("j,jfk->fk", shares, candidates.models)
-    models = [unit.restore(model) for model in (*candidates.models, mixed)]
+    judged = judge(rows, splits, candidates, federated.without)
+    models = [unit.restore(model) for model in judged.models.models]
     scale = 2 * unit.deviation**2 if rows.task == "regression" else 1.0
-    table = _candidate_table(scored, shares, scale)
+    table = _candidate_table(judged, scale)
     accuracy_gain = None
     if rows.task == "classification":
-        mistakes = _score(rows, candidates, row_mistakes)
-        table["accuracy"] = 1 - mistakes.means
-        accuracy_gain = mistakes.gain(best)
+        mistakes = _score(rows, judged.models, row_mistakes)
+        table["accuracy"] = np.clip(1 - mistakes.means, 0, 1)
+        accuracy_gain = mistakes.gain(judged.compared).interval
     test_scores = None
     if test is not None:
         on_test = _test_scores(models, test, rows.task)
         table = table.join(on_test)
         test_scores = {name: float(value) for name, value in on_test.loc["final"].items()}
-    learned = federated.weights[ALL_ROWS]
-    of_folds = np.stack(
-        [
-            [federated.weights[fold_name(repeat, fold)] for fold in range(splits.folds)]
-            for repeat in range(len(splits.of_rows))
-        ]
-    )
-    low, high = weight_intervals(learned, of_folds, cap)
-    weights = pd.DataFrame(
-        {
-            "rows": node_rows,
-            "weight": learned,
-            "low": low,
-            "high": high,
-            "at_cap": learned >= cap - 1e-6 if cap < 1 else np.zeros(len(learned), bool),
-        },
-        index=pd.Index(names, name="node"),
-    )
+    rows_of_nodes = pd.Series(node_rows, index=pd.Index(names, name="node"), name="rows")
+    weights = _weight_table(splits, federated, judged.shares, rows_of_nodes, rows.total, cap)
     final = Result(
         method="advise",
-        weights=dict(zip(names, learned.tolist(), strict=True)),
+        weights=dict(zip(names, weights["share"].tolist(), strict=True)),
         history=pd.DataFrame(),
         cost=federated.cost,
-        stopped=f"advised: {verdict}",
+        stopped=f"advised: {judged.verdict}",
         warnings=(),
         classes=classes,
         theta=parameters(models[-1], federated.objective),
@@ -312,16 +321,52 @@ def _conclude(
         columns=columns,
     )
     return Advice(
-        verdict=verdict,
-        gain=Interval(*(scale * number for number in gain)),
+        verdict=judged.verdict,
+        gain=Interval(*(scale * number for number in judged.gain.interval)),
         accuracy_gain=accuracy_gain,
-        best=CANDIDATES[best],
+        best=CANDIDATES[judged.best],
         candidates=table,
         weights=weights,
         owner_rows=rows.total,
         test_scores=test_scores,
         cost=federated.cost,
         model=final,
+    )
+
+
+def _weight_table(
+    splits: Splits,
+    federated: Federated,
+    shares: np.ndarray,
+    rows_of_nodes: pd.Series,
+    own_rows: int,
+    cap: float,
+) -> pd.DataFrame:
+    learned = federated.weights[ALL_ROWS]
+    of_folds = np.stack(
+        [
+            [federated.weights[fold_name(repeat, fold)] for fold in range(splits.folds)]
+            for repeat in range(len(splits.of_rows))
+        ]
+    )
+    low, high = weight_intervals(learned, of_folds, cap)
+    node_rows = rows_of_nodes.to_numpy()
+    capped = capped_nodes(dict(zip(rows_of_nodes.index, learned, strict=True)), cap)
+    ways = (np.full(len(node_rows), 1 / len(node_rows)), node_rows / node_rows.sum(), learned)
+    in_model = sum(
+        share * (1 - owner_share(way, node_rows, own_rows)) * way
+        for share, way in zip(shares[1:], ways, strict=True)
+    )
+    return pd.DataFrame(
+        {
+            "rows": node_rows,
+            "weight": learned,
+            "low": low,
+            "high": high,
+            "at_cap": rows_of_nodes.index.isin(capped),
+            "share": in_model,
+        },
+        index=rows_of_nodes.index,
     )
 
 
@@ -342,20 +387,20 @@ def _score(
     )
 
 
-def _candidate_table(scored: Scored, shares: np.ndarray, scale: float) -> pd.DataFrame:
+def _candidate_table(judged: Judgment, scale: float) -> pd.DataFrame:
     table = []
-    for place in range(len(CANDIDATES)):
-        gain = scored.gain(place)
+    for place, share in enumerate([*judged.shares, 1.0]):
+        gain = judged.losses.gain(place).interval
         table.append(
             {
-                "loss": scale * scored.means[place],
+                "loss": scale * judged.losses.means[place],
                 "gain": scale * gain.value,
                 "gain_low": scale * gain.low,
                 "gain_high": scale * gain.high,
-                "share": shares[place],
+                "share": share,
             }
         )
-    return pd.DataFrame(table, index=pd.Index(CANDIDATES, name="candidate"))
+    return pd.DataFrame(table, index=pd.Index([*CANDIDATES, "final"], name="candidate"))
 
 
 def _test_scores(models: list[np.ndarray], test: Points, task: LearningTask) -> pd.DataFrame:

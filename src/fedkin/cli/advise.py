@@ -129,7 +129,7 @@ def advise(
 
     Example: fedkin advise --node a.csv --node b.csv --own own.csv --label outcome --out advice
     """
-    refuse_further_files(context, node or [])
+    refuse_further_files(context, node or [], table, site)
     if out is not None:
         result_directory.check_writable(out, force, result_directory.ADVICE_FILES, "fedkin advise")
     elif force:
@@ -166,6 +166,7 @@ def advise(
         task.value,
         request.categorical,
         request.missing_codes,
+        owner_trains=True,
     )
     advice = _advise(federation, cap, folds, repeats, seed)
     page = None if out is None else _write(out, advice, tables, federation.preprocessing)

@@ -133,9 +133,7 @@ def fit(
 
     With one table of all: fedkin fit table.csv --site hospital --owner va --label outcome --out result
     """
-    if table is not None and site is None:
-        context.args.insert(0, str(table))
-    refuse_further_files(context, node or [])
+    refuse_further_files(context, node or [], table, site)
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force)
     files = [path for path in (table, validation, test) if path is not None]
