@@ -115,9 +115,8 @@ class ExactFederation:
         return weights / weights.sum()
 
 
-def train_exactly(nodes: Mapping[str, Any], rows: OwnRows, splits: Splits) -> Federated:
+def train_exactly(federation: ExactFederation, rows: OwnRows, splits: Splits) -> Federated:
     """Return what `fedkin.advice.candidates.train_with_nodes` returns, but for costs."""
-    federation = ExactFederation(nodes, rows)
     size = federation.sizes / federation.sizes.sum()
     equal = np.full(len(size), 1 / len(size))
     without = {"equal": federation.train(equal), "size": federation.train(size)}
@@ -138,11 +137,17 @@ def train_exactly(nodes: Mapping[str, Any], rows: OwnRows, splits: Splits) -> Fe
 
 
 class Advised(NamedTuple):
-    """What an advice says, and its models with labels in their own unit."""
+    """What an advice says, its models with labels in their own unit, and what it rests on."""
 
     judged: Judgment
     models: dict[str, np.ndarray]
-    """Every candidate and the final model."""
+    """Every candidate, the final model, and `equal weights` without the owner's rows as a node."""
+    rows: OwnRows
+    """The owner's rows, numbers in units of their deviation."""
+    splits: Splits
+    federated: Federated
+    federation: ExactFederation
+    deviation: float
 
 
 def advise_exactly(
@@ -161,11 +166,13 @@ def advise_exactly(
         owner = (owner[0], (owner[1] - mean) / deviation)
     rows = OwnRows(add_ones(owner[0]), owner[1], task, 2 if task == "classification" else 1)
     splits = Splits.draw(rows, folds, repeats, seed=0)
-    candidates = train_candidates(rows, splits, train_exactly(nodes, rows, splits))
-    judged = judge(rows, candidates)
-    final = np.einsum("j,jfk->fk", judged.shares, candidates.models)
-    models = dict(zip(CANDIDATES, candidates.models, strict=True)) | {"final": final}
-    for model in models.values():
-        model *= deviation
-        model[-1] += mean
-    return Advised(judged, models)
+    federation = ExactFederation(nodes, rows)
+    federated = train_exactly(federation, rows, splits)
+    judged = judge(rows, splits, train_candidates(rows, splits, federated), federated.without)
+    names = (*CANDIDATES, "final", "equal weights")
+    found = [*judged.models.models, federated.without[WAYS.index("equal")]]
+    models = {}
+    for name, model in zip(names, found, strict=True):
+        models[name] = deviation * model
+        models[name][-1] += mean
+    return Advised(judged, models, rows, splits, federated, federation, deviation)

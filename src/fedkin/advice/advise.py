@@ -23,11 +23,10 @@ from fedkin.advice.verdict import (
     MIXTURE_PRIOR,
     Gain,
     Interval,
-    Scored,
     VerdictName,
     cross_fit,
+    gain,
     mix,
-    score,
     weight_intervals,
 )
 from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes
@@ -43,6 +42,9 @@ from fedkin.types import LearningTask, Points
 
 FEWEST_OWN_ROWS = 10
 """The fewest rows of the owner that a verdict can be based on."""
+
+FEWEST_OF_A_CLASS = 3
+"""The fewest rows of a class by which a verdict other than `unclear` can be given."""
 
 MOST_PARAMETERS = 600
 """The largest model: the center solves systems of this size for the model trained alone."""
@@ -121,7 +123,7 @@ def advise(
     )
     check_several_nodes(len(arrays.names))
     check_cap(cap, len(arrays.names))
-    _check_owner(arrays.validation, arrays.classes, folds)
+    _check_owner(arrays.validation, task, folds)
     unit = _LabelUnit.of(arrays.validation.labels, task)
     rows = OwnRows(
         add_ones(arrays.validation.inputs),
@@ -203,26 +205,15 @@ def _linear_model(model: str | None, task: LearningTask | None) -> str:
     return model_for(task or "classification", model)
 
 
-def _check_owner(owner: Points, classes: np.ndarray | None, folds: int) -> None:
+def _check_owner(owner: Points, task: LearningTask, folds: int) -> None:
     count = len(owner.labels)
     least = max(FEWEST_OWN_ROWS, folds)
     if count < least:
         raise InputError(
             f"the owner has {count} rows, fewer than the {least} that a verdict needs; collect more"
         )
-    if classes is None:
-        if float(np.std(owner.labels)) == 0:
-            raise InputError(
-                "all labels of the owner are the same number: there is nothing to learn"
-            )
-        return
-    numbers = np.bincount(owner.labels, minlength=len(classes))
-    rare = [str(classes[i]) for i in np.flatnonzero((numbers > 0) & (numbers < 3))]
-    if rare:
-        raise InputError(
-            f"the owner has fewer than 3 rows of the class '{rare[0]}', too few to hold some out; collect "
-            "more, or leave these rows out"
-        )
+    if task == "regression" and float(np.std(owner.labels)) == 0:
+        raise InputError("all labels of the owner are the same number: there is nothing to learn")
 
 
 class Judgment(NamedTuple):
@@ -233,8 +224,8 @@ class Judgment(NamedTuple):
     """The shares of the candidates in the final model."""
     models: Candidates
     """The candidates and, in the last place, the final model."""
-    losses: Scored
-    """Their losses on held-out rows."""
+    losses: np.ndarray
+    """Their losses on held-out rows: (rows, models)."""
     best: int
     """The place of the best way of joining."""
 
@@ -247,7 +238,7 @@ class Judgment(NamedTuple):
     @property
     def gain(self) -> Gain:
         """How much lower the loss is than alone."""
-        return self.losses.gain(self.compared)
+        return gain(self.losses, self.compared)
 
 
 def judge(
@@ -265,15 +256,28 @@ def judge(
     shares = mix(candidates.held_out, rows, prior)
     crossed = cross_fit(candidates.held_out, rows, splits.of_rows, prior)
     models = candidates.with_final(shares, crossed)
-    scored = _score(rows, models, row_losses)
-    best = 1 + int(np.argmin(scored.means[1 : len(CANDIDATES)]))
+    scores = _scores(rows, models, row_losses)
+    best = 1 + int(np.argmin(scores.mean(axis=0)[1 : len(CANDIDATES)]))
+    enough = rarest_class(rows)[1] >= FEWEST_OF_A_CLASS
     contradicted = not any(points_along(model, rows) for model in without_owner)
-    if contradicted or scored.gain(best).is_negative:
+    if enough and (contradicted or gain(scores, best).is_negative):
         alone = np.eye(len(CANDIDATES))[0]
         models = candidates.with_final(alone, candidates.held_out[:, :, 0])
-        return Judgment("alone", alone, models, _score(rows, models, row_losses), best)
-    joins = scored.gain(len(CANDIDATES)).is_positive
-    return Judgment("join" if joins else "unclear", shares, models, scored, best)
+        return Judgment("alone", alone, models, _scores(rows, models, row_losses), best)
+    joins = enough and gain(scores, len(CANDIDATES)).is_positive
+    return Judgment("join" if joins else "unclear", shares, models, scores, best)
+
+
+def rarest_class(rows: OwnRows) -> tuple[int, int]:
+    """Return the class that the fewest of the owner's rows have, and how many: there is one at least.
+
+    >>> rarest_class(OwnRows(np.ones((3, 1)), np.array([0, 0, 2]), "classification", 3))
+    (2, 1)
+    """
+    if rows.task == "regression":
+        return 0, rows.total
+    classes, counts = np.unique(rows.labels, return_counts=True)
+    return int(classes[counts.argmin()]), int(counts.min())
 
 
 def _conclude(
@@ -296,16 +300,16 @@ def _conclude(
     table = _candidate_table(judged, scale)
     accuracy_gain = None
     if rows.task == "classification":
-        mistakes = _score(rows, judged.models, row_mistakes)
-        table["accuracy"] = np.clip(1 - mistakes.means, 0, 1)
-        accuracy_gain = mistakes.gain(judged.compared).interval
+        mistakes = _scores(rows, judged.models, row_mistakes)
+        table["accuracy"] = 1 - mistakes.mean(axis=0)
+        accuracy_gain = gain(mistakes, judged.compared).interval
     test_scores = None
     if test is not None:
         on_test = _test_scores(models, test, rows.task)
         table = table.join(on_test)
         test_scores = {name: float(value) for name, value in on_test.loc["final"].items()}
     rows_of_nodes = pd.Series(node_rows, index=pd.Index(names, name="node"), name="rows")
-    weights = _weight_table(splits, federated, judged.shares, rows_of_nodes, rows.total, cap)
+    weights = weight_table(splits, federated, judged.shares, rows_of_nodes, rows.total, cap)
     final = Result(
         method="advise",
         weights=dict(zip(names, weights["share"].tolist(), strict=True)),
@@ -328,13 +332,22 @@ def _conclude(
         candidates=table,
         weights=weights,
         owner_rows=rows.total,
+        caution=_caution(rows, classes),
         test_scores=test_scores,
         cost=federated.cost,
         model=final,
     )
 
 
-def _weight_table(
+def _caution(rows: OwnRows, classes: np.ndarray | None) -> str | None:
+    rare, count = rarest_class(rows)
+    if classes is None or count >= FEWEST_OF_A_CLASS:
+        return None
+    few = "Only one of your rows has" if count == 1 else f"Only {count} of your rows have"
+    return f"{few} the class '{classes[rare]}'; a verdict needs {FEWEST_OF_A_CLASS}."
+
+
+def weight_table(
     splits: Splits,
     federated: Federated,
     shares: np.ndarray,
@@ -342,6 +355,16 @@ def _weight_table(
     own_rows: int,
     cap: float,
 ) -> pd.DataFrame:
+    """Return every node's learned weight with its interval, and its share in the final model.
+
+    Args:
+        splits: The folds of the owner's rows.
+        federated: The learned weights, of all rows and of every fold.
+        shares: The shares of the candidates in the final model.
+        rows_of_nodes: The number of rows of each node, by its name.
+        own_rows: The number of rows of the owner.
+        cap: The largest weight.
+    """
     learned = federated.weights[ALL_ROWS]
     of_folds = np.stack(
         [
@@ -370,33 +393,23 @@ def _weight_table(
     )
 
 
-def _score(
-    rows: OwnRows, candidates: Candidates, of_rows: Callable[[np.ndarray, OwnRows], np.ndarray]
-) -> Scored:
-    """Score all candidates by a function of outputs (rows, candidates, outputs)."""
-    final = np.einsum("if,jfk->ijk", rows.inputs, candidates.models)
-    return score(
-        np.stack([of_rows(outputs, rows) for outputs in candidates.held_out]),
-        np.stack(
-            [
-                [of_rows(outputs, rows).mean(axis=0) for outputs in own]
-                for own in candidates.fold_outputs
-            ]
-        ),
-        of_rows(final, rows).mean(axis=0),
-    )
+def _scores(
+    rows: OwnRows, models: Candidates, of_rows: Callable[[np.ndarray, OwnRows], np.ndarray]
+) -> np.ndarray:
+    """Return the mean score of each held-out row over repetitions, by each model."""
+    return np.mean([of_rows(outputs, rows) for outputs in models.held_out], axis=0)
 
 
 def _candidate_table(judged: Judgment, scale: float) -> pd.DataFrame:
     table = []
     for place, share in enumerate([*judged.shares, 1.0]):
-        gain = judged.losses.gain(place).interval
+        found = gain(judged.losses, place).interval
         table.append(
             {
-                "loss": scale * judged.losses.means[place],
-                "gain": scale * gain.value,
-                "gain_low": scale * gain.low,
-                "gain_high": scale * gain.high,
+                "loss": scale * judged.losses[:, place].mean(),
+                "gain": scale * found.value,
+                "gain_low": scale * found.low,
+                "gain_high": scale * found.high,
                 "share": share,
             }
         )

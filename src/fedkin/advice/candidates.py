@@ -171,8 +171,6 @@ class Candidates(NamedTuple):
     """(candidates, features + 1, outputs), trained on all rows."""
     held_out: np.ndarray
     """(repetitions, rows, candidates, outputs)."""
-    fold_outputs: np.ndarray
-    """Outputs of every fold's models for all rows: (repetitions, folds, rows, candidates, outputs)."""
 
     def with_final(self, shares: np.ndarray, held_out: np.ndarray) -> "Candidates":
         """Return the candidates with their mixture in the last place.
@@ -183,31 +181,25 @@ class Candidates(NamedTuple):
                 (repetitions, rows, outputs).
         """
         mixed = np.einsum("j,jfk->fk", shares, self.models)
-        of_folds = np.einsum("j,rfijk->rfik", shares, self.fold_outputs)
         return Candidates(
             np.concatenate([self.models, mixed[None]]),
             np.concatenate([self.held_out, held_out[:, :, None]], axis=2),
-            np.concatenate([self.fold_outputs, of_folds[:, :, :, None]], axis=3),
         )
 
 
 def train_candidates(rows: OwnRows, splits: Splits, federated: Federated) -> Candidates:
     """Collect every candidate on all rows and on every fold; only `alone` is left to train."""
-    repeats = len(splits.of_rows)
-    shape = (repeats, splits.folds, rows.total, len(CANDIDATES), rows.outputs)
-    fold_outputs = np.zeros(shape)
-    held_out = np.zeros((repeats, *shape[2:]))
+    held_out = np.zeros((len(splits.of_rows), rows.total, len(CANDIDATES), rows.outputs))
     random = np.random.default_rng([splits.seed, 1])
     models = {
         name: np.concatenate([_alone(own, random)[None], federated.joined[name]])
         for name, own in learners(rows, splits).items()
     }
     for repeat, fold in splits.all():
-        outputs = np.einsum("if,jfk->ijk", rows.inputs, models[fold_name(repeat, fold)])
-        fold_outputs[repeat, fold] = outputs
         held = splits.of_rows[repeat] == fold
-        held_out[repeat, held] = outputs[held]
-    return Candidates(models[ALL_ROWS], held_out, fold_outputs)
+        trained = models[fold_name(repeat, fold)]
+        held_out[repeat, held] = np.einsum("if,jfk->ijk", rows.inputs[held], trained)
+    return Candidates(models[ALL_ROWS], held_out)
 
 
 def _alone(rows: OwnRows, random: np.random.Generator) -> np.ndarray:

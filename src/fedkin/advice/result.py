@@ -62,6 +62,8 @@ class Advice:
     the owner's own."""
     owner_rows: int
     """How many rows the owner has."""
+    caution: str | None
+    """Why no verdict could be given, whatever the scores are; None if one could."""
     test_scores: dict[str, float] | None
     """The final model's scores on the test rows."""
     cost: Cost
@@ -98,6 +100,8 @@ class Advice:
             first = (
                 f"Your {self.owner_rows} rows cannot tell whether learning with the others helps."
             )
+        if self.caution is not None:
+            first = f"{first} {self.caution}"
         return f"{first} {self._numbers()}"
 
     @property
@@ -176,6 +180,7 @@ class Advice:
             "score": self.score_name,
             "best": self.best,
             "owner_rows": self.owner_rows,
+            "caution": self.caution,
             "candidates": records(self.candidates),
             "weights": records(self.weights),
             "test": self.test_scores,
@@ -222,6 +227,7 @@ class Advice:
             candidates=pd.DataFrame(summary["candidates"]).set_index("candidate"),
             weights=pd.DataFrame(summary["weights"]).set_index("node"),
             owner_rows=summary["owner_rows"],
+            caution=summary["caution"],
             test_scores=summary["test"],
             cost=model.cost,
             model=model,

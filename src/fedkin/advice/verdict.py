@@ -15,7 +15,7 @@ VerdictName = Literal["join", "alone", "unclear"]
 NORMAL = 1.645
 """The quantile of the normal distribution for 90% intervals, and for tests in one direction at 5%."""
 
-SPREAD = 1.5
+SPREAD = 1.75
 """Intervals that are shown are wider than standard errors over held-out rows by this factor: those do not
 see that other rows of the owner would have led to other models."""
 
@@ -23,7 +23,7 @@ SHRINKAGE = 0.25
 """How far the variance of a node's weight is drawn toward the mean over all nodes: from few folds it is a
 rough estimate, and zero where the folds agree by chance."""
 
-MIXTURE_PRIOR = {"alone": 0.55, "equal": 0.1, "size": 0.1, "learned": 0.25}
+MIXTURE_PRIOR = {"alone": 0.25, "equal": 0.2, "size": 0.2, "learned": 0.35}
 """The shares of the candidates in the final model where the owner's rows say nothing."""
 
 MIXTURE_STRENGTH = 3.0
@@ -65,34 +65,19 @@ class Gain(NamedTuple):
         return self.value < -NORMAL * self.error
 
 
-class Scored(NamedTuple):
-    """Scores on held-out rows; lower is better."""
+def gain(scores: np.ndarray, model: int) -> Gain:
+    """Return how much lower a model's score is than that of the first model, `alone`.
 
-    per_row: np.ndarray
-    """(rows, models), the mean over repetitions."""
-    means: np.ndarray
-    """(models,), corrected for the folds' models being trained on fewer rows (Burman, 1989)."""
-
-    def gain(self, model: int) -> Gain:
-        """Return how much lower a model's score is than that of the first model, `alone`."""
-        difference = self.per_row[:, 0] - self.per_row[:, model]
-        error = float(difference.std(ddof=1) / np.sqrt(len(difference)))
-        return Gain(float(self.means[0] - self.means[model]), error)
-
-
-def score(held_scores: np.ndarray, of_folds: np.ndarray, of_all: np.ndarray) -> Scored:
-    """Return the scores on held-out rows, with Burman's correction.
-
-    A fold's model has seen fewer rows than the final one and does worse. How much worse shows on the rows
-    of all folds together: there, too, the folds' models are compared with the final one.
+    >>> gain(np.array([[3.0, 1.0], [3.0, 3.0]]), 1)
+    Gain(value=1.0, error=1.0)
 
     Args:
-        held_scores: Scores of rows by models that have not seen them: (repetitions, rows, models).
-        of_folds: Mean scores of the folds' models on all rows: (repetitions, folds, models).
-        of_all: Mean scores of the final models on all rows: (models,).
+        scores: (rows, models); lower is better.
+        model: The place of the model.
     """
-    correction = of_all - of_folds.mean(axis=(0, 1))
-    return Scored(held_scores.mean(axis=0), held_scores.mean(axis=(0, 1)) + correction)
+    difference = scores[:, 0] - scores[:, model]
+    error = difference.std(ddof=1) / np.sqrt(len(difference))
+    return Gain(float(difference.mean()), float(error))
 
 
 def mix(outputs: np.ndarray, rows: OwnRows, prior: np.ndarray) -> np.ndarray:

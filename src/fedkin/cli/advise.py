@@ -243,14 +243,14 @@ def _candidates(advice: Advice) -> RichTable:
             f"{row['loss']:.3g}",
             "" if name == "alone" else gain,
             *(f"{row[column]:.3g}" for column in known),
-            style="bold" if name == advice.best else None,
+            style="bold" if name == advice.compared else None,
         )
     return table
 
 
 def _weights(advice: Advice) -> RichTable:
     table = RichTable(box=None, padding=(0, 1), header_style="bold")
-    for title in ("node", "rows", "learned weight", "in 9 of 10 cases", ""):
+    for title in ("node", "rows", "share in the model", "learned weight", "90% interval", ""):
         table.add_column(title, justify="left" if title in ("node", "") else "right")
     rows = records(advice.weights)
     longest = max(1e-12, *(row["weight"] for row in rows))
@@ -260,6 +260,7 @@ def _weights(advice: Advice) -> RichTable:
         table.add_row(
             Text(str(row["node"])),
             f"{row['rows']:.0f}",
+            f"{row['share']:.0%}",
             f"{row['weight']:.3f}",
             f"{row['low']:.2f} to {row['high']:.2f}",
             Text(bar + capped, style="cyan"),

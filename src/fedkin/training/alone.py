@@ -81,7 +81,7 @@ def residuals(outputs: np.ndarray, labels: np.ndarray, task: LearningTask) -> np
 
 
 class PenalizedLoss:
-    r"""The weighted loss of rows, with a penalty: :math:`\sum_i c_i \ell_i(A) + \frac12 \sum_f p_f \|A_f\|^2`.
+    r"""The weighted loss of rows with a penalty, :math:`\sum_i c_i \ell_i(A) + \frac12 \sum_f p_f \|A_f\|^2`.
 
     A point is a vector: the matrix of coefficients, one class after the other. Two classes need only
     the difference of their columns, which is all that the loss depends on.
