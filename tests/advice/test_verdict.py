@@ -20,9 +20,9 @@ def test_the_gain_is_the_mean_difference_and_its_interval_is_wider_than_the_test
 
 @pytest.mark.parametrize(
     ("value", "positive", "negative"),
-    [(0.165, True, False), (0.164, False, False), (-0.164, False, False), (-0.165, False, True)],
+    [(0.165, True, False), (0.164, False, False), (-0.249, False, False), (-0.251, False, True)],
 )
-def test_a_gain_counts_beyond_1_645_standard_errors(value, positive, negative):
+def test_giving_up_the_others_needs_more_standard_errors_than_joining(value, positive, negative):
     found = Gain(value, 0.1)
     assert (found.is_positive, found.is_negative) == (positive, negative)
 

@@ -36,7 +36,7 @@ OWNER = [
     "--drop",
     "cost",
     "--folds",
-    "3",
+    "2",
     "--repeats",
     "1",
 ]

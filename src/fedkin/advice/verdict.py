@@ -15,6 +15,10 @@ VerdictName = Literal["join", "alone", "unclear"]
 NORMAL = 1.645
 """The quantile of the normal distribution for 90% intervals, and for tests in one direction at 5%."""
 
+AGAINST = 2.5
+"""How many standard errors the best way of joining must lose by for the verdict `alone`. The final model then
+does without the others altogether; a mixture with a small share of them is rarely worse than that."""
+
 SPREAD = 1.75
 """Intervals that are shown are wider than standard errors over held-out rows by this factor: those do not
 see that other rows of the owner would have led to other models."""
@@ -61,8 +65,8 @@ class Gain(NamedTuple):
 
     @property
     def is_negative(self) -> bool:
-        """Whether chance alone hardly explains that it is below zero."""
-        return self.value < -NORMAL * self.error
+        """Whether chance alone does not explain that it is below zero."""
+        return self.value < -AGAINST * self.error
 
 
 def gain(scores: np.ndarray, model: int) -> Gain:
