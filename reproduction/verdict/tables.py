@@ -165,7 +165,7 @@ def _scores(model: np.ndarray, test: Rows, task: LearningTask) -> dict[str, floa
     }
 
 
-def summarize(table: pd.DataFrame) -> str:
+def summarize(table: Any) -> str:
     """Return means over owners, for FLamby's split and for the others, with corrected standard errors."""
     lines = []
     for name, own in table.groupby("table", sort=False):
@@ -185,7 +185,7 @@ def summarize(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _score_lines(part: pd.DataFrame) -> list[str]:
+def _score_lines(part: Any) -> list[str]:
     """Return the scores of each candidate, and what it is below the final model, split by split."""
     scores = [
         column

@@ -81,7 +81,12 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
         (
             "join",
             Interval(0.2, -0.01, 0.41),
-            ["Should you join? Yes.", "more than chance explains", "-0.01 to 0.41", "includes zero"],
+            [
+                "Should you join? Yes.",
+                "more than chance explains",
+                "-0.01 to 0.41",
+                "includes zero",
+            ],
         ),
         (
             "unclear",

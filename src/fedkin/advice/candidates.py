@@ -129,9 +129,9 @@ def train_with_nodes(
     trained = problem.train(methods, on_event=on_event)
     found = {name: _found(run) for name, run in trained.runs.items()}
     back = [
-        (learner, *found[learner if way == "learned" else way])
+        (learner, found[name].theta, found[name].weights)
         for learner in (ALL_ROWS, *(fold_name(*place) for place in splits.all()))
-        for way in WAYS
+        for name in ("equal", "size", learner)
     ]
     thetas, cost = problem.put_rows_back(back, rows)
     objective = problem.federation.objective

@@ -116,7 +116,7 @@ class Advice:
             return "With nobody: the final model is trained on your own rows only."
         nodes = sorted(records(self.weights), key=lambda row: -row["share"])
         names = [f"{row['node']} ({row['share']:.0%})" for row in nodes if row["share"] >= NOTABLE]
-        own = f"your own rows ({1 - float(self.weights['share'].sum()):.0%})"
+        own = f"your own rows ({1 - sum(row['share'] for row in nodes):.0%})"
         others = join_names(names, most=6) if names else "a little of every node"
         return f"The final model learns from {own} and from {others}."
 
