@@ -14,6 +14,7 @@ from fedkin.advice.candidates import (
     ALL_ROWS,
     CANDIDATES,
     WAYS,
+    Candidates,
     Federated,
     Splits,
     learners,
@@ -136,29 +137,28 @@ def train_exactly(federation: ExactFederation, rows: OwnRows, splits: Splits) ->
     return Federated(joined, plain, weights, Cost(), objective, (rows.inputs.shape[1] - 1,))
 
 
-class Advised(NamedTuple):
-    """What an advice says, its models with labels in their own unit, and what it rests on."""
+class Trained(NamedTuple):
+    """All candidates, and what they rest on."""
 
-    judged: Judgment
-    models: dict[str, np.ndarray]
-    """Every candidate, the final model, and `equal weights` without the owner's rows as a node."""
     rows: OwnRows
     """The owner's rows, numbers in units of their deviation."""
     splits: Splits
-    federated: Federated
     federation: ExactFederation
+    federated: Federated
+    candidates: Candidates
+    mean: float
     deviation: float
 
 
-def advise_exactly(
+def train_all(
     nodes: Mapping[str, Any],
     owner: tuple[np.ndarray, np.ndarray],
     task: LearningTask,
     *,
     folds: int = 5,
     repeats: int = 2,
-) -> Advised:
-    """Return what `fedkin.advise` would, with the nodes' part solved by SciPy. Two classes, or numbers."""
+) -> Trained:
+    """Train what `fedkin.advise` compares, with the nodes' part solved by SciPy. Two classes, or numbers."""
     mean, deviation = 0.0, 1.0
     if task == "regression":
         mean, deviation = float(owner[1].mean()), float(owner[1].std())
@@ -168,11 +168,27 @@ def advise_exactly(
     splits = Splits.draw(rows, folds, repeats, seed=0)
     federation = ExactFederation(nodes, rows)
     federated = train_exactly(federation, rows, splits)
-    judged = judge(rows, splits, train_candidates(rows, splits, federated), federated.without)
+    candidates = train_candidates(rows, splits, federated)
+    return Trained(rows, splits, federation, federated, candidates, mean, deviation)
+
+
+class Advised(NamedTuple):
+    """What an advice says, and its models with labels in their own unit."""
+
+    judged: Judgment
+    models: dict[str, np.ndarray]
+    """Every candidate, the final model, and `equal weights` without the owner's rows as a node."""
+
+
+def conclude(trained: Trained) -> Advised:
+    """Return what `fedkin.advise` makes of its candidates."""
+    without = trained.federated.without
+    judged = judge(trained.rows, trained.splits, trained.candidates, without)
     names = (*CANDIDATES, "final", "equal weights")
-    found = [*judged.models.models, federated.without[WAYS.index("equal")]]
     models = {}
-    for name, model in zip(names, found, strict=True):
-        models[name] = deviation * model
-        models[name][-1] += mean
-    return Advised(judged, models, rows, splits, federated, federation, deviation)
+    for name, model in zip(
+        names, [*judged.models.models, without[WAYS.index("equal")]], strict=True
+    ):
+        models[name] = trained.deviation * model
+        models[name][-1] += trained.mean
+    return Advised(judged, models)

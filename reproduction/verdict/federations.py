@@ -20,8 +20,8 @@ from fedkin.advice.advise import weight_table
 from fedkin.advice.candidates import CANDIDATES
 from fedkin.methods.bilevel.method import default_cap
 from fedkin.training.alone import OwnRows, add_ones, losses
-from reproduction.verdict.exact import ExactFederation, advise_exactly
-from reproduction.verdict.synthetic import MIXES, Case, Rows, TaskName, cases, draw
+from reproduction.verdict.exact import ExactFederation, Trained, conclude, train_all
+from reproduction.verdict.synthetic import MIXES, Case, Rows, Synthetic, TaskName, cases, draw
 
 FIRST_SEED = 7_000_000
 """Nothing was chosen by federations from this seed on."""
@@ -31,27 +31,36 @@ def measure(seed: int, case: Case, task: TaskName, fresh: int) -> dict[str, Any]
     """Advise on one federation, and compare with what its owner's test rows say."""
     made = draw(seed, case, task=task, other_owners=fresh)
     begin = time.perf_counter()
-    advised = advise_exactly(made.nodes, made.owner, task)
-    seconds = time.perf_counter() - begin
-    judged, rows, federation = advised.judged, advised.rows, advised.federation
-    models = advised.models
+    trained = train_all(made.nodes, made.owner, task)
+    result = compare(made, trained) | {"seed": seed, "case": list(case)}
+    result["seconds"] = time.perf_counter() - begin
+    federation = trained.federation
+    size = federation.sizes / federation.sizes.sum()
+    start = federation.train(size)
+    result["fresh_weights"] = [
+        federation.learn(_own_rows(other, trained.rows, made.owner), size, start).tolist()
+        for other in made.other_owners
+    ]
+    return result
+
+
+def compare(made: Synthetic, trained: Trained) -> dict[str, Any]:
+    """Return the advice on a federation, beside the truth."""
+    judged, models = conclude(trained)
+    rows, federation, task = trained.rows, trained.federation, trained.rows.task
     if task == "classification":
         models["bi-level"] = _bi_level(federation, rows)
     test = OwnRows(add_ones(made.test[0]), made.test[1], task, rows.outputs)
-    loss = {name: _loss(model, test) / advised.deviation**2 for name, model in models.items()}
-    size = federation.sizes / federation.sizes.sum()
-    start = federation.train(size)
+    loss = {name: _loss(model, test) / trained.deviation**2 for name, model in models.items()}
     weights = weight_table(
-        advised.splits,
-        advised.federated,
+        trained.splits,
+        trained.federated,
         judged.shares,
         pd.Series(federation.sizes, index=pd.Index(made.nodes)),
         rows.total,
         cap=1.0,
     )
     result: dict[str, Any] = {
-        "seed": seed,
-        "case": list(case),
         "features": rows.inputs.shape[1] - 1,
         "verdict": judged.verdict,
         "best": CANDIDATES[judged.best],
@@ -61,11 +70,6 @@ def measure(seed: int, case: Case, task: TaskName, fresh: int) -> dict[str, Any]
         "shares": judged.shares.tolist(),
         "test_loss": loss,
         "weights": weights[["weight", "low", "high"]].to_numpy().tolist(),
-        "fresh_weights": [
-            federation.learn(_own_rows(other, rows, made.owner), size, start).tolist()
-            for other in made.other_owners
-        ],
-        "seconds": seconds,
     }
     if task == "classification":
         result["test_accuracy"] = {
@@ -150,12 +154,12 @@ def _accuracy_lines(results: list[dict[str, Any]]) -> list[str]:
             continue
         lines.append(f"  {name} ({len(own)})")
         for subject in ("final", "bi-level", "equal weights", "alone"):
-            regret = np.array([100 * _regret(each, subject) for each in own])
-            error = regret.std() / np.sqrt(len(regret))
-            lines.append(f"    {subject:13} {regret.mean():6.2f} ± {error:.2f} {regret.max():6.1f}")
+            points = np.array([100 * regret(each, subject) for each in own])
+            error = points.std() / np.sqrt(len(points))
+            lines.append(f"    {subject:13} {points.mean():6.2f} ± {error:.2f} {points.max():6.1f}")
     for verdict in ("join", "alone", "unclear"):
         own = [each for each in results if each["verdict"] == verdict]
-        wrong = sum(map(_is_wrong, own))
+        wrong = sum(map(is_wrong, own))
         lines.append(
             f"{verdict}: {len(own)}, wrong by more than 0.5 points: {_share(wrong, len(own))}"
         )
@@ -174,13 +178,14 @@ def _share(count: int, total: int) -> str:
     return f"{count} of {total} ({count / total:.1%}; 90% limits {low:.1%} to {high:.1%})"
 
 
-def _regret(result: dict[str, Any], subject: str) -> float:
+def regret(result: dict[str, Any], subject: str) -> float:
     """Return how far a model's accuracy is below the better of alone and equal weights."""
     accuracy = result["test_accuracy"]
     return max(accuracy["alone"], accuracy["equal weights"]) - accuracy[subject]
 
 
-def _is_wrong(result: dict[str, Any]) -> bool:
+def is_wrong(result: dict[str, Any]) -> bool:
+    """Tell whether a verdict costs more than half a point of accuracy."""
     accuracy = result["test_accuracy"]
     if result["verdict"] == "join":
         return accuracy["alone"] - accuracy["final"] > 0.005

@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 
 from fedkin.training.alone import add_ones, losses
 from fedkin.types import LearningTask
-from reproduction.verdict.exact import advise_exactly
+from reproduction.verdict.exact import conclude, train_all
 
 FLAMBY_SEED = 43
 TRAINING_SHARE = 0.66
@@ -134,7 +134,7 @@ def measure(sites: Sites, seed: int) -> list[dict[str, Any]]:
         if owner == "relabeled":
             continue
         nodes = {name: rows for name, rows in train.items() if name != owner}
-        advised = advise_exactly(nodes, train[owner], sites.task)
+        advised = conclude(train_all(nodes, train[owner], sites.task))
         for name, model in advised.models.items():
             found.append(
                 {

@@ -6,7 +6,7 @@ import pytest
 
 import fedkin
 from fedkin.training.alone import STRENGTHS, OwnRows, add_ones, train
-from reproduction.verdict.exact import advise_exactly
+from reproduction.verdict.exact import conclude, train_all
 
 COLUMNS = 15
 
@@ -111,10 +111,11 @@ def test_the_exact_solver_of_the_evidence_gives_the_same_advice(joined, hostile)
         (joined, NODES),
         (hostile, {name: made(seed, 100, -1) for seed, name in enumerate("abc", start=5)}),
     ):
-        exact = advise_exactly(nodes, OWNER, "classification", repeats=1)
+        trained = train_all(nodes, OWNER, "classification", repeats=1)
+        exact = conclude(trained)
         assert exact.judged.verdict == advice.verdict
         np.testing.assert_allclose(
-            exact.federated.weights["all rows"], advice.weights["weight"], atol=0.05
+            trained.federated.weights["all rows"], advice.weights["weight"], atol=0.05
         )
         np.testing.assert_allclose(exact.judged.shares, advice.candidates["share"][:4], atol=0.03)
         mean = exact.judged.losses.mean(axis=0)
@@ -158,9 +159,10 @@ def test_numbers_are_advised_in_their_own_unit():
     assert error == pytest.approx(advice.test_scores["test_loss"], rel=1e-3)
     assert 90 < error < 160
     assert 50 < advice.candidates.loc["equal", "loss"] < 250
-    exact = advise_exactly(nodes, own, "regression", repeats=1)
+    trained = train_all(nodes, own, "regression", repeats=1)
+    exact = conclude(trained)
     assert exact.judged.verdict == advice.verdict
-    scale = 2 * exact.deviation**2
+    scale = 2 * trained.deviation**2
     mean = scale * exact.judged.losses.mean(axis=0)
     np.testing.assert_allclose(mean, advice.candidates["loss"], rtol=0.02)
 
