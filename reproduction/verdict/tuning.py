@@ -1,12 +1,13 @@
 """How the constants of the verdict were chosen, on federations that the evidence does not use.
 
-`python -m reproduction.verdict.tuning` trains all candidates once, on 240 common and 140 misleading federations, and
-prints what every choice of constants makes of them.
+`python -m reproduction.verdict.tuning` trains all candidates once, on 240 common and 140 misleading
+federations, and prints what every choice of constants makes of them.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedkin.advice import verdict
 from fedkin.advice.candidates import CANDIDATES
 from reproduction.verdict.exact import Trained, train_all
 from reproduction.verdict.federations import compare, is_wrong, regret
-from reproduction.verdict.synthetic import Case, MixName, Synthetic, cases, draw
+from reproduction.verdict.synthetic import MixName, Synthetic, cases, draw
 
 FIRST_SEEDS: dict[MixName, int] = {"common": 2_000_000, "misleading": 3_000_000}
 ROUNDS: dict[MixName, int] = {"common": 10, "misleading": 5}
@@ -29,14 +30,14 @@ PRIORS = (
 AGAINST = (1.645, 2.0, 2.5, np.inf)
 SPREADS = (1.25, 1.5, 1.75, 2.0)
 
-Drawn = list[tuple[Case, Synthetic, Trained]]
+Drawn = list[tuple[Synthetic, Trained]]
 
 
-def describe(drawn: Drawn, prior: Sequence[float] | None = None, **constants: float) -> str:
+def describe(drawn: Drawn, prior: Sequence[float] | None = None, **constants: Any) -> str:
     """Return regret, verdicts and coverage with some constants, in one line."""
     shares = {} if prior is None else dict(zip(CANDIDATES, prior, strict=True))
     with patch.multiple(verdict, **constants), patch.dict(verdict.MIXTURE_PRIOR, shares):
-        results = [compare(made, trained) | {"case": case} for case, made, trained in drawn]
+        results = [compare(made, trained) for made, trained in drawn]
     points = np.array([100 * regret(each, "final") for each in results])
     text = f"regret {points.mean():.2f}, worst {points.max():.1f}"
     for name in ("join", "alone"):
@@ -58,8 +59,8 @@ def main(arguments: list[str] | None = None) -> None:
         drawn: Drawn = []
         for number in range(rounds or ROUNDS[mix]):
             for place, case in enumerate(cases(mix)):
-                made = draw(first + 100 * number + place, case, other_owners=2)
-                drawn.append((case, made, train_all(made.nodes, made.owner, "classification")))
+                made = draw(first + 100 * number + place, case)
+                drawn.append((made, train_all(made.nodes, made.owner, "classification")))
         sys.stdout.write(f"{len(drawn)} {mix} federations\n")
         for prior, strength in PRIORS:
             found = describe(drawn, prior, MIXTURE_STRENGTH=strength)
