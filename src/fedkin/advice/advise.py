@@ -35,13 +35,10 @@ from fedkin.events import OnEvent
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.named import model_for
 from fedkin.numerics.simplex import check_cap
-from fedkin.training.alone import OwnRows, add_ones, parameters, points_along
+from fedkin.training.alone import FEWEST_OWN_ROWS, OwnRows, add_ones, parameters, points_along
 from fedkin.training.refit import owner_share
 from fedkin.training.result import Result, capped_nodes
 from fedkin.types import LearningTask, Points
-
-FEWEST_OWN_ROWS = 10
-"""The fewest rows of the owner that a verdict can be based on."""
 
 FEWEST_OF_A_CLASS = 3
 """The fewest rows of a class by which a verdict other than `unclear` can be given."""

@@ -21,6 +21,7 @@ from fedkin.cli.options import (
     ColumnsOption,
     DropOption,
     ForceOption,
+    L2Option,
     MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
@@ -105,6 +106,7 @@ def advise(
             rich_help_panel=METHOD_PANEL,
         ),
     ] = 1.0,
+    l2: L2Option = None,
     folds: Annotated[
         int,
         typer.Option(
@@ -168,7 +170,7 @@ def advise(
         request.missing_codes,
         owner_trains=True,
     )
-    advice = _advise(federation, cap, folds, repeats, seed)
+    advice = _advise(federation, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
     page = None if out is None else _write(out, advice, tables, federation.preprocessing)
     if json:
         answer = plain(advice.summary()) | {
@@ -184,7 +186,15 @@ def advise(
         print_result(f"written to {out}\n\nreport: {page}")
 
 
-def _advise(federation: TableFederation, cap: float, folds: int, repeats: int, seed: int) -> Advice:
+def _advise(
+    federation: TableFederation,
+    *,
+    cap: float,
+    l2: float | None,
+    folds: int,
+    repeats: int,
+    seed: int,
+) -> Advice:
     label = federation.preprocessing.label
     number = isinstance(label, Quantity)
     with notes.status(f"comparing ({len(federation.nodes)} nodes, {folds * repeats} folds) …"):
@@ -195,6 +205,7 @@ def _advise(federation: TableFederation, cap: float, folds: int, repeats: int, s
             task="regression" if number else "classification",
             classes=None if number else len(label.classes),
             cap=cap,
+            l2=l2,
             folds=folds,
             repeats=repeats,
             seed=seed,

@@ -20,6 +20,7 @@ from fedkin.cli.options import (
     ColumnsOption,
     DropOption,
     ForceOption,
+    L2Option,
     MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
@@ -98,14 +99,7 @@ def fit(
             rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
-    l2: Annotated[
-        float | None,
-        typer.Option(
-            "--l2",
-            help="The factor of the penalty on the model's size; default: 0.001.",
-            rich_help_panel=METHOD_PANEL,
-        ),
-    ] = None,
+    l2: L2Option = None,
     steps: Annotated[int | None, STEPS] = None,
     refit: Annotated[
         bool | None,

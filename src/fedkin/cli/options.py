@@ -98,6 +98,14 @@ DataOption = Annotated[
         "--data", metavar="DIR", help="The directory with the data sets; default: FEDKIN_DATA."
     ),
 ]
+L2Option = Annotated[
+    float | None,
+    typer.Option(
+        "--l2",
+        help="The factor of the penalty on the model's size; default: 0.001.",
+        rich_help_panel=METHOD_PANEL,
+    ),
+]
 SeedOption = Annotated[
     int,
     typer.Option(

@@ -24,6 +24,9 @@ INTERCEPT_STRENGTH = 0.1
 INNER_FOLDS = 5
 """The folds by which that penalty is chosen."""
 
+FEWEST_OWN_ROWS = 10
+"""The fewest rows of the owner by which training alone can be judged."""
+
 NEARLY_CONSTANT = 0.05
 """A model whose outputs deviate by less says the same of every row."""
 

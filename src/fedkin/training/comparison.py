@@ -8,17 +8,22 @@ from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.methods.bilevel.method import Bilevel
 from fedkin.models.base import LinearModel
-from fedkin.training.alone import INNER_FOLDS, OwnRows, add_ones, losses, train_alone
+from fedkin.training.alone import (
+    FEWEST_OWN_ROWS,
+    INNER_FOLDS,
+    OwnRows,
+    add_ones,
+    losses,
+    train_alone,
+)
 from fedkin.training.folds import draw_folds
 from fedkin.training.problem import Problem, TrainedRun, refit_key
 from fedkin.training.refit import can_refit, refit
 from fedkin.training.runner import RunState
 
 MOST_PARAMETERS = 400
-"""The largest model that is also trained alone: the center solves systems of this size."""
-
-FEWEST_ROWS = 10
-"""The fewest validation rows by which training alone can be judged."""
+"""The largest model that is also trained alone: the center solves systems of this size, and `fit` is not to
+wait for that long."""
 
 FREE = 1e-3
 """A weight above this was free to move."""
@@ -33,7 +38,7 @@ def own_rows(center: Center) -> OwnRows | None:
     shape = center.objective.output_shape()
     outputs = shape[0] if shape else 1
     features = add_ones(inputs)
-    if features.shape[1] * outputs > MOST_PARAMETERS or len(labels) < FEWEST_ROWS:
+    if features.shape[1] * outputs > MOST_PARAMETERS or len(labels) < FEWEST_OWN_ROWS:
         return None
     return OwnRows(features, labels, model.task, outputs)
 
