@@ -231,6 +231,8 @@ def print_advice(advice: Advice) -> None:
     results.print(_candidates(advice))
     results.print()
     results.print(_weights(advice))
+    if advice.verdict != "alone":
+        print_result(" share: in the final model; the rest is your own rows'")
     print_result(
         f"\ncost: {advice.cost.synchronizations} synchronizations, "
         f"{(advice.cost.bytes_up + advice.cost.bytes_down) / 1e6:.2f} MB"
@@ -261,7 +263,7 @@ def _candidates(advice: Advice) -> RichTable:
 
 def _weights(advice: Advice) -> RichTable:
     table = RichTable(box=None, padding=(0, 1), header_style="bold")
-    for title in ("node", "rows", "share in the model", "learned weight", "90% interval", ""):
+    for title in ("node", "rows", "share", "learned weight", "90% interval", ""):
         table.add_column(title, justify="left" if title in ("node", "") else "right")
     rows = records(advice.weights)
     longest = max(1e-12, *(row["weight"] for row in rows))
