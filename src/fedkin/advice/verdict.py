@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
+from scipy.stats import t as student
 
 from fedkin.training.alone import OwnRows, losses, residuals
 
@@ -149,7 +150,7 @@ def cross_fit(
 def weight_intervals(
     weights: np.ndarray, of_folds: np.ndarray, cap: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the weights would lie in 9 of 10 cases, had the owner drawn other rows.
+    """Return the 90% intervals of the weights that other rows of the owner would lead to.
 
     Leaving out one fold of g at a time gives g sets of weights, whose spread tells the variance of the
     weights from all rows (the jackknife). Another draw differs by two such deviations, hence the root of 2.
@@ -163,5 +164,6 @@ def weight_intervals(
     away = of_folds - of_folds.mean(axis=1, keepdims=True)
     variance = (folds - 1) / folds * np.sum(away**2, axis=1).mean(axis=0)
     variance = (1 - SHRINKAGE) * variance + SHRINKAGE * variance.mean()
-    reach = NORMAL * np.sqrt(2 * variance)
+    # The variance comes from as many sets of weights as there are folds: Student's quantile.
+    reach = float(student.ppf(0.95, folds - 1)) * np.sqrt(2 * variance)
     return np.clip(weights - reach, 0, cap), np.clip(weights + reach, 0, cap)
