@@ -269,15 +269,19 @@ def judge(
 
 
 def rarest_class(rows: OwnRows) -> tuple[int, int]:
-    """Return the class that the fewest of the owner's rows have, and how many: there is one at least.
+    """Return the class that the fewest of the owner's rows have, and how many.
+
+    Classes that no row has are left out, unless only one is left.
 
     >>> rarest_class(OwnRows(np.ones((3, 1)), np.array([0, 0, 2]), "classification", 3))
     (2, 1)
     """
     if rows.task == "regression":
         return 0, rows.total
-    classes, counts = np.unique(rows.labels, return_counts=True)
-    return int(classes[counts.argmin()]), int(counts.min())
+    counts = np.bincount(rows.labels, minlength=rows.outputs)
+    present = np.flatnonzero(counts) if np.count_nonzero(counts) > 1 else np.arange(len(counts))
+    rarest = int(present[counts[present].argmin()])
+    return rarest, int(counts[rarest])
 
 
 def _conclude(
