@@ -105,6 +105,11 @@ def summarize(results: list[dict[str, Any]]) -> str:
     lines = [f"{len(results)} federations"]
     if all("test_accuracy" in each for each in results):
         lines += _accuracy_lines(results)
+    for verdict, sign in (("join", 1), ("alone", -1)):
+        own = [sign * each["true_gain"] for each in results if each["verdict"] == verdict]
+        lines.append(
+            f"{verdict}: {len(own)}, the loss says otherwise: {sum(gain < 0 for gain in own)}"
+        )
     covered = [each["gain"][1] <= each["true_gain"] <= each["gain"][2] for each in results]
     lines.append(f"90% intervals of the gain cover the true gain: {np.mean(covered):.1%}")
     inside = [_covered_weights(each) for each in results]
