@@ -166,7 +166,8 @@ def test_fit_compares_with_alone_and_warns_where_it_loses():
     assert good.comparison.loc["learned", "loss"] < good.comparison.loc["equal", "loss"]
     assert not good.warnings
     assert good.at_cap == ("b",) or good.at_cap == ("a",)
-    hostile = fedkin.fit({"x": made(5, -1), "y": made(6, -1)}, owner)
+    # As many nodes and rows as above: nothing is compiled again.
+    hostile = fedkin.fit({"x": made(5, -1), "y": made(6, -1), "z": made(7, -1)}, owner)
     assert "do not beat training alone" in hostile.warnings[-1]
     assert fedkin.fit(NODES, owner, model="mlp", steps=1).comparison is None
 
