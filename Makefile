@@ -19,7 +19,7 @@ THEORY ?= fedkin-theory
 BENCH_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower check browser bench convergence theory reproduce compare clean
+.PHONY: help demo test slow flower check browser bench convergence theory reproduce compare clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -53,9 +53,13 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 # A file's tests share what they have compiled and started, so each file is one worker's. In pytest's order: xdist
 # would begin with the files that have the most tests, and those with the fewest are among the longest. Most of the
 # time is compilation, and code for a handful of points need not be fast: `XLA_FLAGS= make test` tests optimized code,
-# as `make flower` and a plain pytest do.
+# as `make slow`, `make flower` and a plain pytest do.
+QUICK_TO_COMPILE := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 test: check  ## all checks and all tests
-	XLA_FLAGS="$${XLA_FLAGS---xla_backend_optimization_level=0}" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
+	XLA_FLAGS="$${XLA_FLAGS-$(QUICK_TO_COMPILE)}" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
+
+slow: $(VENV)/.dev  ## the tests that compute for long, about ten minutes
+	$(BIN)/python -m pytest -n 2 -m slow $(TEST_ARGUMENTS)
 
 flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty-five minutes
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
