@@ -51,6 +51,7 @@ from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate
 from fedkin.data.table_request import GatheredTables, TableRequest, gather, parse_nodes
 from fedkin.errors import InputError
+from fedkin.events import Event, StepDone
 from fedkin.training import result_directory
 
 
@@ -197,7 +198,16 @@ def _advise(
 ) -> Advice:
     label = federation.preprocessing.label
     number = isinstance(label, Quantity)
-    with notes.status(f"comparing ({len(federation.nodes)} nodes, {folds * repeats} folds) …"):
+    doing = f"comparing ({len(federation.nodes)} nodes, {folds * repeats} folds)"
+    furthest = 0
+    with notes.status(f"{doing} …") as status:
+
+        def report(event: Event) -> None:
+            nonlocal furthest
+            if isinstance(event, StepDone):
+                furthest = max(furthest, event.step)
+                status.update(f"{doing}: step {furthest}")
+
         advice = api.advise(
             federation.nodes,
             federation.validation,
@@ -209,6 +219,7 @@ def _advise(
             folds=folds,
             repeats=repeats,
             seed=seed,
+            on_event=report,
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
         )
     return advice.in_unit(label.standard_deviation) if number else advice
