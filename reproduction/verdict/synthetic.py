@@ -1,8 +1,9 @@
 """Federations whose truth is known: ten nodes, of which 10, 4, 2, 1 or 0 are like the owner.
 
-The owner has 20, 50, 100 or 300 rows, a node 50 to 1,000. Nodes that are not like the owner are hostile (the
-opposite rule), unrelated (a rule of their own) or near (half the owner's rule). Test rows are so many that
-scores on them are the truth, for the purposes here.
+The owner has 20, 50, 100 or 300 rows, a node 50 to 1,000; there are 5 to 20 features, and the classes may be
+unbalanced. Nodes that are not like the owner are near (a rule that correlates 0.7 with the owner's), hostile
+(the opposite rule) or unrelated (another rule). Test rows are so many that scores on them are the truth, for
+the purposes here.
 """
 
 from dataclasses import dataclass
@@ -12,12 +13,28 @@ import numpy as np
 
 SIZES = (50, 50, 100, 100, 200, 200, 300, 300, 500, 1000)
 OWNER_ROWS = (20, 50, 100, 300)
-KIN = (10, 4, 2, 1, 0)
-KINDS = ("hostile", "unrelated", "near")
 TEST_ROWS = 5000
+FEATURES = (5, 20)
+"""The fewest and the most features."""
 
 Rows = tuple[np.ndarray, np.ndarray]
 TaskName = Literal["classification", "regression"]
+MixName = Literal["common", "misleading"]
+
+MIXES: dict[MixName, tuple[tuple[int, str], ...]] = {
+    "common": ((10, "near"), (4, "near"), (2, "near"), (1, "near"), (0, "near"), (0, "hostile")),
+    "misleading": (
+        (4, "hostile"),
+        (2, "hostile"),
+        (1, "hostile"),
+        (4, "unrelated"),
+        (2, "unrelated"),
+        (1, "unrelated"),
+        (0, "unrelated"),
+    ),
+}
+"""How many nodes are like the owner, and what the others are. `common`: either most nodes are of some use, or
+all contradict the owner. `misleading`: few nodes are of use, and the others do harm."""
 
 
 class Case(NamedTuple):
@@ -38,45 +55,33 @@ class Case(NamedTuple):
 class Synthetic:
     """A federation, and more rows of its owner."""
 
-    case: Case
     nodes: dict[str, Rows]
     owner: Rows
     test: Rows
-    kin: tuple[int, ...]
     other_owners: tuple[Rows, ...]
     """Fresh draws of the owner's rows."""
 
 
-def cases() -> list[Case]:
-    """Return all kinds of federations; with ten kin there are no others."""
-    return [
-        Case(rows, kin, kind)
-        for rows in OWNER_ROWS
-        for kin in KIN
-        for kind in KINDS
-        if kin < len(SIZES) or kind == KINDS[0]
-    ]
+def cases(mix: MixName) -> list[Case]:
+    """Return all kinds of federations of a mix."""
+    return [Case(rows, *kind) for rows in OWNER_ROWS for kind in MIXES[mix]]
 
 
 def draw(
-    seed: int,
-    case: Case,
-    *,
-    features: int = 5,
-    task: TaskName = "classification",
-    other_owners: int = 0,
+    seed: int, case: Case, *, task: TaskName = "classification", other_owners: int = 0
 ) -> Synthetic:
     """Draw a federation."""
-    random = np.random.default_rng([seed, features])
+    random = np.random.default_rng(seed)
+    features = int(random.integers(FEATURES[0], FEATURES[1] + 1))
     length = random.uniform(1.5, 4)
-    rule = random.normal(size=features + 1)
-    rule[0] *= 0.3
-    rule *= length / np.linalg.norm(rule)
-    shape = 0.3 * random.normal(size=(features, features)) + np.eye(features)
+    rule = _direction(random, features) * length
+    intercept = random.normal()
+    shape = 0.3 * random.normal(size=(features, features)) / np.sqrt(features / 10)
+    shape = 0.8 * (shape + np.eye(features))
 
-    def rows(of_rule: np.ndarray, count: int, shift: np.ndarray | float = 0.0) -> Rows:
-        inputs = 0.8 * random.normal(size=(count, features)) @ shape + shift
-        outputs = of_rule[0] + inputs @ of_rule[1:]
+    def rows(slopes: np.ndarray, at_zero: float, count: int, shift: np.ndarray | float) -> Rows:
+        inputs = random.normal(size=(count, features)) @ shape + shift
+        outputs = at_zero + inputs @ slopes
         if task == "regression":
             return inputs, outputs + length * random.normal(size=count)
         chance = 1 / (1 + np.exp(-np.clip(outputs, -40, 40)))
@@ -84,31 +89,32 @@ def draw(
 
     def owner(count: int) -> Rows:
         while True:
-            drawn = rows(rule, count)
+            drawn = rows(rule, intercept, count, 0.0)
             if task == "regression" or 3 <= drawn[1].sum() <= count - 3:
                 return drawn
 
-    sizes = random.permutation(SIZES)
-    kin = sorted(random.choice(len(SIZES), case.kin, replace=False).tolist())
+    kin = random.choice(len(SIZES), case.kin, replace=False).tolist()
     nodes = {}
-    for number, size in enumerate(sizes.tolist()):
-        noise = random.normal(size=features + 1) * length / np.sqrt(features)
-        other = random.normal(size=features + 1)
-        other *= length / np.linalg.norm(other)
-        if number in kin:
-            own = rule + 0.1 * noise
-        else:
-            own = {
-                "hostile": -rule + 0.3 * noise,
-                "unrelated": other,
-                "near": 0.7 * rule + 0.7 * other,
-            }[case.kind]
-        nodes[f"node {number}"] = rows(own, size, 0.2 * random.normal(size=features))
+    for number, size in enumerate(random.permutation(SIZES).tolist()):
+        kind = "kin" if number in kin else case.kind
+        other = _direction(random, features) * length
+        slopes = {
+            "kin": rule + 0.1 * other,
+            "near": 0.7 * rule + 0.7 * other,
+            "hostile": -rule + 0.3 * other,
+            "unrelated": other,
+        }[kind]
+        at_zero = -intercept if kind == "hostile" else intercept
+        at_zero += (0.1 if kind == "kin" else 0.5) * random.normal()
+        nodes[f"node {number}"] = rows(slopes, at_zero, size, 0.2 * random.normal(size=features))
     return Synthetic(
-        case,
         nodes,
         owner(case.owner_rows),
         owner(TEST_ROWS),
-        tuple(kin),
         tuple(owner(case.owner_rows) for _ in range(other_owners)),
     )
+
+
+def _direction(random: np.random.Generator, features: int) -> np.ndarray:
+    drawn = random.normal(size=features)
+    return drawn / np.linalg.norm(drawn)

@@ -57,7 +57,15 @@ def test_advise(command, tables):
     options = ["advise", "--node", "a.csv", "--node", "b.csv", "--own", "own.csv", "--label", "y"]
     printed = checked(command(*options, "--repeats", 1, "--folds", 2, "--json"))
     assert printed["schema"] == "fedkin.advise/1"
-    assert set(printed["weights"][0]) == {"node", "rows", "weight", "low", "high", "at_cap"}
+    assert set(printed["weights"][0]) == {
+        "node",
+        "rows",
+        "weight",
+        "low",
+        "high",
+        "at_cap",
+        "share",
+    }
 
 
 def test_studies(command, tmp_path):

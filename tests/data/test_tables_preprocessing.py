@@ -292,3 +292,13 @@ def test_split_that_leaves_nothing():
             split_rows(whole, "y", fractions, 0, stratify=True)
     with pytest.raises(InputError, match="2 rows: too few"):
         split_rows(whole, "y", (0.1,), 0, stratify=True)
+
+
+def test_the_rows_of_an_owner_who_trains_decide_how_columns_are_scaled():
+    nodes = {"a": summarize(table(x=[0, 2], z=[None, None], y=[0, 1]), "y", "classification", ())}
+    owner = summarize(table(x=[4, 6], z=[1, 3], y=[0, 1]), "y", "classification", ())
+    judged = merge_summaries(nodes, owner, None, "y")
+    trained = merge_summaries(nodes, owner, None, "y", owner_trains=True)
+    assert [column.name for column in judged.columns] == ["x"]
+    assert [column.name for column in trained.columns] == ["x", "z"]
+    assert (judged.columns[0].mean, trained.columns[0].mean) == (1, 3)

@@ -27,17 +27,17 @@ def model():
     return fedkin.fit([rows, rows], rows, method="fedavg", steps=1)
 
 
-def advice(model, verdict, gain, at_cap=False):
+def advice(model, verdict, gain, at_cap=False, caution=None):
     candidates = pd.DataFrame(
         {
-            "loss": [0.6, 0.55, 0.5, 0.6 - gain.value],
-            "gain": [0.0, 0.05, 0.1, gain.value],
-            "gain_low": [0.0, -0.1, -0.05, gain.low],
-            "gain_high": [0.0, 0.2, 0.25, gain.high],
-            "share": [0.1, 0.2, 0.2, 0.5],
-            "accuracy": [0.7, 0.72, 0.74, 0.8],
+            "loss": [0.6, 0.55, 0.5, 0.6 - gain.value, 0.6 - gain.value],
+            "gain": [0.0, 0.05, 0.1, gain.value, gain.value],
+            "gain_low": [0.0, -0.1, -0.05, gain.low, gain.low],
+            "gain_high": [0.0, 0.2, 0.25, gain.high, gain.high],
+            "share": [0.1, 0.2, 0.2, 0.5, 1.0],
+            "accuracy": [0.7, 0.72, 0.74, 0.8, 0.8],
         },
-        index=pd.Index(["alone", "equal", "size", "learned"], name="candidate"),
+        index=pd.Index(["alone", "equal", "size", "learned", "final"], name="candidate"),
     )
     weights = pd.DataFrame(
         {
@@ -46,6 +46,7 @@ def advice(model, verdict, gain, at_cap=False):
             "low": [0.6, 0.0],
             "high": [1.0, 0.4],
             "at_cap": [at_cap, False],
+            "share": [0.55, 0.05],
         },
         index=pd.Index(["north <b>", "south"], name="node"),
     )
@@ -57,6 +58,7 @@ def advice(model, verdict, gain, at_cap=False):
         candidates,
         weights,
         50,
+        caution,
         None,
         model.cost,
         model,
@@ -77,9 +79,19 @@ def advice(model, verdict, gain, at_cap=False):
             ["Should you join? No.", "loss is between 0.1 and 0.3"],
         ),
         (
+            "join",
+            Interval(0.2, -0.01, 0.41),
+            [
+                "Should you join? Yes.",
+                "more than chance explains",
+                "-0.01 to 0.41",
+                "includes zero",
+            ],
+        ),
+        (
             "unclear",
             Interval(0.01, -0.1, 0.12),
-            ["not clear yet", "50 rows are too few", "If you join"],
+            ["not clear yet", "50 rows are too few", "your own rows (40%)", "(55%)", "(5%)"],
         ),
     ],
 )
@@ -100,3 +112,9 @@ def test_names_are_escaped_and_every_number_is_there(model):
     for text in ("25%", "75%", "age, sex", "0.90 (0.60 to 1.00)"):
         assert text in page
     assert "http" not in page.replace("http-equiv", "")
+
+
+def test_too_few_rows_of_a_class_are_said_at_once(model):
+    few = "Only 2 of your rows have the class 'yes'; a verdict needs 3."
+    page = render_advice(advice(model, "unclear", Interval(0, -1, 1), caution=few), CONTENT)
+    assert few.replace("'", "&#39;") in page[: page.index("What joining gains")]

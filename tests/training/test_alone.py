@@ -1,12 +1,22 @@
 """Models at the center, against scikit-learn, closed forms and the nodes' own training."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import approx_fprime, minimize
 from sklearn.linear_model import LogisticRegression
 
 import fedkin
-from fedkin.training.alone import OwnRows, add_ones, losses, recalibrate, train, train_alone
+from fedkin.training.alone import (
+    OwnRows,
+    PenalizedLoss,
+    add_ones,
+    losses,
+    recalibrate,
+    train,
+    train_alone,
+)
+from fedkin.training.comparison import warning
 from fedkin.training.folds import draw_folds
 
 
@@ -19,26 +29,65 @@ def classified(count, classes, seed=0):
 
 @pytest.mark.parametrize("classes", [2, 4])
 def test_training_agrees_with_scikit_learn(classes):
-    rows = classified(80, classes)
+    """Its intercept is free; ours has the penalty of 0.1 rows, which 400 rows do not feel."""
+    rows = classified(400, classes)
     model = train(rows, l2=0.05)
-    other = LogisticRegression(C=1 / (0.05 * 80), fit_intercept=False, tol=1e-10, max_iter=10_000)
-    other.fit(rows.inputs, rows.labels)
-    coefficients = other.coef_.T
-    if classes == 2:  # one column for two classes, whose penalty counts it whole
-        difference = model[:, 1] - model[:, 0]
-        half = LogisticRegression(
-            C=2 / (0.05 * 80), fit_intercept=False, tol=1e-10, max_iter=10_000
-        ).fit(rows.inputs, rows.labels)
-        np.testing.assert_allclose(difference, half.coef_[0], atol=1e-4)
+    # One column for two classes, whose penalty counts it whole.
+    strength = (2 if classes == 2 else 1) / (0.05 * 400)
+    other = LogisticRegression(C=strength, tol=1e-10, max_iter=10_000)
+    other.fit(rows.inputs[:, :-1], rows.labels)
+    if classes == 2:
+        found, intercept = (model[:, 1] - model[:, 0])[:, None], other.intercept_
     else:
-        np.testing.assert_allclose(model, coefficients, atol=1e-4)
+        found, intercept = model - model.mean(axis=1, keepdims=True), other.intercept_
+    np.testing.assert_allclose(found[:-1], other.coef_.T, atol=2e-3)
+    np.testing.assert_allclose(found[-1], intercept - intercept.mean() * (classes > 2), atol=5e-3)
+
+
+def test_a_strong_penalty_leaves_the_share_of_an_unbalanced_class():
+    rows = OwnRows(
+        add_ones(np.random.default_rng(0).normal(size=(60, 5))),
+        np.arange(60) // 54,
+        "classification",
+        2,
+    )
+    model = train(rows, l2=1000.0)
+    assert np.abs(model[:-1]).max() < 1e-3
+    chance = 1 / (1 + np.exp(model[-1, 0] - model[-1, 1]))
+    assert chance == pytest.approx(6 / 60, abs=0.005)
+
+
+def test_rows_of_one_class_lead_to_a_finite_model():
+    rows = OwnRows(
+        add_ones(np.random.default_rng(0).normal(size=(30, 2))),
+        np.zeros(30, int),
+        "classification",
+        2,
+    )
+    model = train_alone(rows, np.arange(30) % 5)
+    assert np.abs(model).max() < 10
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_derivatives_of_a_weighted_loss(task):
+    random = np.random.default_rng(0)
+    classes = 3 if task == "classification" else 1
+    labels = random.integers(0, 3, 20) if task == "classification" else random.normal(size=20)
+    rows = OwnRows(add_ones(random.normal(size=(20, 2))), labels, task, classes)
+    loss = PenalizedLoss(rows, random.uniform(size=20), np.array([0.3, 0.2, 0.1]))
+    point = random.normal(size=3 * classes)
+    gradient, hessian = loss.derivatives(point)
+    np.testing.assert_allclose(gradient, approx_fprime(point, loss.value), atol=1e-5)
+    by_difference = approx_fprime(point, lambda p: loss.derivatives(p)[0])
+    np.testing.assert_allclose(hessian, by_difference, atol=1e-5)
 
 
 def test_ridge_is_the_closed_form():
     random = np.random.default_rng(0)
     x, y = add_ones(random.normal(size=(30, 4))), random.normal(size=30)
     model = train(OwnRows(x, y, "regression", 1), l2=0.3)
-    closed = np.linalg.solve(x.T @ x / 30 + 0.3 * np.eye(5), x.T @ y / 30)
+    penalty = np.diag([0.3, 0.3, 0.3, 0.3, 0.1 / 30])
+    closed = np.linalg.solve(x.T @ x / 30 + penalty, x.T @ y / 30)
     np.testing.assert_allclose(model[:, 0], closed, atol=1e-8)
 
 
@@ -117,7 +166,8 @@ def test_fit_compares_with_alone_and_warns_where_it_loses():
     assert good.comparison.loc["learned", "loss"] < good.comparison.loc["equal", "loss"]
     assert not good.warnings
     assert good.at_cap == ("b",) or good.at_cap == ("a",)
-    hostile = fedkin.fit({"x": made(5, -1), "y": made(6, -1)}, owner)
+    # As many nodes and rows as above: nothing is compiled again.
+    hostile = fedkin.fit({"x": made(5, -1), "y": made(6, -1), "z": made(7, -1)}, owner)
     assert "do not beat training alone" in hostile.warnings[-1]
     assert fedkin.fit(NODES, owner, model="mlp", steps=1).comparison is None
 
@@ -128,6 +178,28 @@ def test_the_equal_weights_of_the_comparison_are_trained():
     equal = fedkin.fit(NODES, owner, cap=1 / 3)
     expected = equal.history["validation_loss"].iloc[-1]
     assert compared.loc["equal", "loss"] == pytest.approx(expected, rel=0.02)
+
+
+def test_weights_that_are_never_trained_are_not_compared_with():
+    owner = made(3, count=30)
+    paper = fedkin.fit(NODES, owner, preset="paper", steps=3)
+    assert paper.comparison.index.tolist() == ["alone", "learned"]
+
+
+def test_with_a_prior_equal_weights_are_trained_for_the_comparison():
+    owner = made(3, count=30)
+    nodes = NODES | {"c": made(2, -1, count=80)}
+    compared = fedkin.fit(nodes, owner, prior="size").comparison
+    assert compared.index.tolist() == ["alone", "equal", "prior", "learned"]
+    equal = fedkin.fit(nodes, owner, cap=1 / 3).history["validation_loss"].iloc[-1]
+    assert compared.loc["equal", "loss"] == pytest.approx(equal, rel=0.01)
+
+
+def test_the_warning_counts_the_weights_that_the_rows_have_chosen():
+    table = pd.DataFrame({"loss": [0.50, 0.48], "accuracy": [0.8, 0.8]}, index=["alone", "learned"])
+    weights = np.array([0.6, 0.4, 0.0])
+    assert warning(table, weights, rows=100) is None
+    assert "do not beat training alone" in warning(table, weights, rows=40)
 
 
 def test_settings_that_exclude_each_other_or_do_not_fit():

@@ -21,12 +21,12 @@ from fedkin.advice.candidates import (
 from fedkin.advice.result import Advice
 from fedkin.advice.verdict import (
     MIXTURE_PRIOR,
+    Gain,
     Interval,
-    Scored,
     VerdictName,
-    decide,
+    cross_fit,
+    gain,
     mix,
-    score,
     weight_intervals,
 )
 from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes
@@ -35,12 +35,13 @@ from fedkin.events import OnEvent
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.named import model_for
 from fedkin.numerics.simplex import check_cap
-from fedkin.training.alone import OwnRows, add_ones, parameters
-from fedkin.training.result import Result
+from fedkin.training.alone import FEWEST_OWN_ROWS, OwnRows, add_ones, parameters, points_along
+from fedkin.training.refit import owner_share
+from fedkin.training.result import Result, capped_nodes
 from fedkin.types import LearningTask, Points
 
-FEWEST_OWN_ROWS = 10
-"""The fewest rows of the owner that a verdict can be based on."""
+FEWEST_OF_A_CLASS = 3
+"""The fewest rows of a class by which a verdict other than `unclear` can be given."""
 
 MOST_PARAMETERS = 600
 """The largest model: the center solves systems of this size for the model trained alone."""
@@ -119,7 +120,7 @@ def advise(
     )
     check_several_nodes(len(arrays.names))
     check_cap(cap, len(arrays.names))
-    _check_owner(arrays.validation, arrays.classes, folds)
+    _check_owner(arrays.validation, task, folds)
     unit = _LabelUnit.of(arrays.validation.labels, task)
     rows = OwnRows(
         add_ones(arrays.validation.inputs),
@@ -165,7 +166,10 @@ def advise(
 
 
 class _LabelUnit:
-    """Numbers are learned in units of the owner's own labels: centered, with deviation 1."""
+    """Numbers are learned in units of the owner's own labels: centered, with deviation 1.
+
+    Held-out rows are among those that decide the unit, which changes penalties a little and nothing else.
+    """
 
     def __init__(self, mean: float, deviation: float) -> None:
         self.mean, self.deviation = mean, deviation
@@ -201,53 +205,83 @@ def _linear_model(model: str | None, task: LearningTask | None) -> str:
     return model_for(task or "classification", model)
 
 
-def _check_owner(owner: Points, classes: np.ndarray | None, folds: int) -> None:
+def _check_owner(owner: Points, task: LearningTask, folds: int) -> None:
     count = len(owner.labels)
     least = max(FEWEST_OWN_ROWS, folds)
     if count < least:
         raise InputError(
             f"the owner has {count} rows, fewer than the {least} that a verdict needs; collect more"
         )
-    if classes is None:
-        if float(np.std(owner.labels)) == 0:
-            raise InputError(
-                "all labels of the owner are the same number: there is nothing to learn"
-            )
-        return
-    numbers = np.bincount(owner.labels, minlength=len(classes))
-    rare = [str(classes[i]) for i in np.flatnonzero((numbers > 0) & (numbers < 3))]
-    if rare:
-        raise InputError(
-            f"the owner has fewer than 3 rows of the class '{rare[0]}', too few to hold some out; collect "
-            "more, or leave these rows out"
-        )
+    if task == "regression" and float(np.std(owner.labels)) == 0:
+        raise InputError("all labels of the owner are the same number: there is nothing to learn")
 
 
 class Judgment(NamedTuple):
     """What the owner's rows say about the candidates."""
 
-    scored: Scored
-    best: int
-    """The place of the best way of joining among the candidates."""
-    gain: Interval
-    """What it gains over staying alone."""
     verdict: VerdictName
     shares: np.ndarray
     """The shares of the candidates in the final model."""
+    models: Candidates
+    """The candidates and, in the last place, the final model."""
+    losses: np.ndarray
+    """Their losses on held-out rows: (rows, models)."""
+    best: int
+    """The place of the best way of joining."""
+
+    @property
+    def compared(self) -> int:
+        """The place of what is compared with `alone`: the final model, or the best way of joining where the
+        final model is `alone` itself."""
+        return self.best if self.verdict == "alone" else len(CANDIDATES)
+
+    @property
+    def gain(self) -> Gain:
+        """How much lower the loss is than alone."""
+        return gain(self.losses, self.compared)
 
 
-def judge(rows: OwnRows, candidates: Candidates) -> Judgment:
-    """Compare the candidates by cross-validated losses, decide, and choose the final model's mixture."""
-    scored = _score(rows, candidates, row_losses)
-    best = 1 + int(np.argmin(scored.means[1:]))
-    gain = scored.gain(best)
-    verdict = decide(gain)
-    if verdict == "alone":
-        return Judgment(scored, best, gain, verdict, np.eye(len(CANDIDATES))[0])
-    correction = scored.means - scored.per_row.mean(axis=0)
+def judge(
+    rows: OwnRows, splits: Splits, candidates: Candidates, without_owner: np.ndarray
+) -> Judgment:
+    """Choose the final model's mixture, compare by cross-validated losses, and decide.
+
+    Args:
+        rows: The owner's rows.
+        splits: Their folds.
+        candidates: What was trained on them.
+        without_owner: The models of all ways of joining that no row of the owner has trained.
+    """
     prior = np.array([MIXTURE_PRIOR[name] for name in CANDIDATES])
-    shares = mix(candidates.held_out, rows, correction, prior)
-    return Judgment(scored, best, gain, verdict, shares)
+    shares = mix(candidates.held_out, rows, prior)
+    crossed = cross_fit(candidates.held_out, rows, splits.of_rows, prior)
+    models = candidates.with_final(shares, crossed)
+    scores = _scores(rows, models, row_losses)
+    best = 1 + int(np.argmin(scores.mean(axis=0)[1 : len(CANDIDATES)]))
+    enough = rarest_class(rows)[1] >= FEWEST_OF_A_CLASS
+    contradicted = not any(points_along(model, rows) for model in without_owner)
+    if enough and (contradicted or gain(scores, best).is_negative):
+        alone = np.eye(len(CANDIDATES))[0]
+        models = candidates.with_final(alone, candidates.held_out[:, :, 0])
+        return Judgment("alone", alone, models, _scores(rows, models, row_losses), best)
+    joins = enough and gain(scores, len(CANDIDATES)).is_positive
+    return Judgment("join" if joins else "unclear", shares, models, scores, best)
+
+
+def rarest_class(rows: OwnRows) -> tuple[int, int]:
+    """Return the class that the fewest of the owner's rows have, and how many.
+
+    Classes that no row has are left out, unless only one is left.
+
+    >>> rarest_class(OwnRows(np.ones((3, 1)), np.array([0, 0, 2]), "classification", 3))
+    (2, 1)
+    """
+    if rows.task == "regression":
+        return 0, rows.total
+    counts = np.bincount(rows.labels, minlength=rows.outputs)
+    present = np.flatnonzero(counts) if np.count_nonzero(counts) > 1 else np.arange(len(counts))
+    rarest = int(present[counts[present].argmin()])
+    return rarest, int(counts[rarest])
 
 
 def _conclude(
@@ -264,45 +298,28 @@ def _conclude(
     columns: tuple[str, ...] | None,
     cap: float,
 ) -> Advice:
-    scored, best, gain, verdict, shares = judge(rows, candidates)
-    mixed = np.einsum("j,jfk->fk", shares, candidates.models)
-    models = [unit.restore(model) for model in (*candidates.models, mixed)]
+    judged = judge(rows, splits, candidates, federated.without)
+    models = [unit.restore(model) for model in judged.models.models]
     scale = 2 * unit.deviation**2 if rows.task == "regression" else 1.0
-    table = _candidate_table(scored, shares, scale)
+    table = _candidate_table(judged, scale)
     accuracy_gain = None
     if rows.task == "classification":
-        mistakes = _score(rows, candidates, row_mistakes)
-        table["accuracy"] = 1 - mistakes.means
-        accuracy_gain = mistakes.gain(best)
+        mistakes = _scores(rows, judged.models, row_mistakes)
+        table["accuracy"] = 1 - mistakes.mean(axis=0)
+        accuracy_gain = gain(mistakes, judged.compared).interval
     test_scores = None
     if test is not None:
         on_test = _test_scores(models, test, rows.task)
         table = table.join(on_test)
         test_scores = {name: float(value) for name, value in on_test.loc["final"].items()}
-    learned = federated.weights[ALL_ROWS]
-    of_folds = np.stack(
-        [
-            [federated.weights[fold_name(repeat, fold)] for fold in range(splits.folds)]
-            for repeat in range(len(splits.of_rows))
-        ]
-    )
-    low, high = weight_intervals(learned, of_folds, cap)
-    weights = pd.DataFrame(
-        {
-            "rows": node_rows,
-            "weight": learned,
-            "low": low,
-            "high": high,
-            "at_cap": learned >= cap - 1e-6 if cap < 1 else np.zeros(len(learned), bool),
-        },
-        index=pd.Index(names, name="node"),
-    )
+    rows_of_nodes = pd.Series(node_rows, index=pd.Index(names, name="node"), name="rows")
+    weights = weight_table(splits, federated, judged.shares, rows_of_nodes, rows.total, cap)
     final = Result(
         method="advise",
-        weights=dict(zip(names, learned.tolist(), strict=True)),
+        weights=dict(zip(names, weights["share"].tolist(), strict=True)),
         history=pd.DataFrame(),
         cost=federated.cost,
-        stopped=f"advised: {verdict}",
+        stopped=f"advised: {judged.verdict}",
         warnings=(),
         classes=classes,
         theta=parameters(models[-1], federated.objective),
@@ -312,50 +329,95 @@ def _conclude(
         columns=columns,
     )
     return Advice(
-        verdict=verdict,
-        gain=Interval(*(scale * number for number in gain)),
+        verdict=judged.verdict,
+        gain=Interval(*(scale * number for number in judged.gain.interval)),
         accuracy_gain=accuracy_gain,
-        best=CANDIDATES[best],
+        best=CANDIDATES[judged.best],
         candidates=table,
         weights=weights,
         owner_rows=rows.total,
+        caution=_caution(rows, classes),
         test_scores=test_scores,
         cost=federated.cost,
         model=final,
     )
 
 
-def _score(
-    rows: OwnRows, candidates: Candidates, of_rows: Callable[[np.ndarray, OwnRows], np.ndarray]
-) -> Scored:
-    """Score all candidates by a function of outputs (rows, candidates, outputs)."""
-    final = np.einsum("if,jfk->ijk", rows.inputs, candidates.models)
-    return score(
-        np.stack([of_rows(outputs, rows) for outputs in candidates.held_out]),
-        np.stack(
-            [
-                [of_rows(outputs, rows).mean(axis=0) for outputs in own]
-                for own in candidates.fold_outputs
-            ]
-        ),
-        of_rows(final, rows).mean(axis=0),
+def _caution(rows: OwnRows, classes: np.ndarray | None) -> str | None:
+    rare, count = rarest_class(rows)
+    if classes is None or count >= FEWEST_OF_A_CLASS:
+        return None
+    few = "Only one of your rows has" if count == 1 else f"Only {count} of your rows have"
+    return f"{few} the class '{classes[rare]}'; a verdict needs {FEWEST_OF_A_CLASS}."
+
+
+def weight_table(
+    splits: Splits,
+    federated: Federated,
+    shares: np.ndarray,
+    rows_of_nodes: pd.Series,
+    own_rows: int,
+    cap: float,
+) -> pd.DataFrame:
+    """Return every node's learned weight with its interval, and its share in the final model.
+
+    Args:
+        splits: The folds of the owner's rows.
+        federated: The learned weights, of all rows and of every fold.
+        shares: The shares of the candidates in the final model.
+        rows_of_nodes: The number of rows of each node, by its name.
+        own_rows: The number of rows of the owner.
+        cap: The largest weight.
+    """
+    learned = federated.weights[ALL_ROWS]
+    of_folds = np.stack(
+        [
+            [federated.weights[fold_name(repeat, fold)] for fold in range(splits.folds)]
+            for repeat in range(len(splits.of_rows))
+        ]
+    )
+    low, high = weight_intervals(learned, of_folds, cap)
+    node_rows = rows_of_nodes.to_numpy()
+    capped = capped_nodes(dict(zip(rows_of_nodes.index, learned, strict=True)), cap)
+    ways = (np.full(len(node_rows), 1 / len(node_rows)), node_rows / node_rows.sum(), learned)
+    in_model = sum(
+        share * (1 - owner_share(way, node_rows, own_rows)) * way
+        for share, way in zip(shares[1:], ways, strict=True)
+    )
+    return pd.DataFrame(
+        {
+            "rows": node_rows,
+            "weight": learned,
+            "low": low,
+            "high": high,
+            "at_cap": rows_of_nodes.index.isin(capped),
+            "share": in_model,
+        },
+        index=rows_of_nodes.index,
     )
 
 
-def _candidate_table(scored: Scored, shares: np.ndarray, scale: float) -> pd.DataFrame:
+def _scores(
+    rows: OwnRows, models: Candidates, of_rows: Callable[[np.ndarray, OwnRows], np.ndarray]
+) -> np.ndarray:
+    """Return the mean score of each held-out row over repetitions, by each model."""
+    return np.mean([of_rows(outputs, rows) for outputs in models.held_out], axis=0)
+
+
+def _candidate_table(judged: Judgment, scale: float) -> pd.DataFrame:
     table = []
-    for place in range(len(CANDIDATES)):
-        gain = scored.gain(place)
+    for place, share in enumerate([*judged.shares, 1.0]):
+        found = gain(judged.losses, place).interval
         table.append(
             {
-                "loss": scale * scored.means[place],
-                "gain": scale * gain.value,
-                "gain_low": scale * gain.low,
-                "gain_high": scale * gain.high,
-                "share": shares[place],
+                "loss": scale * judged.losses[:, place].mean(),
+                "gain": scale * found.value,
+                "gain_low": scale * found.low,
+                "gain_high": scale * found.high,
+                "share": share,
             }
         )
-    return pd.DataFrame(table, index=pd.Index(CANDIDATES, name="candidate"))
+    return pd.DataFrame(table, index=pd.Index([*CANDIDATES, "final"], name="candidate"))
 
 
 def _test_scores(models: list[np.ndarray], test: Points, task: LearningTask) -> pd.DataFrame:

@@ -16,20 +16,23 @@ from fedkin.training.alone import (
     OwnRows,
     coefficients,
     losses,
-    recalibrate,
     train_alone,
 )
 from fedkin.training.folds import draw_folds
 from fedkin.training.joint import JointProblem, OwnerData
 from fedkin.training.problem import TrainedRun
-from fedkin.types import Points
+from fedkin.types import Points, Vector
 
-CANDIDATES = ("alone", "equal", "size", "learned")
+WAYS = ("equal", "size", "learned")
+"""The ways of joining."""
+
+CANDIDATES = ("alone", *WAYS)
 TITLES = {
     "alone": "alone, on all own rows",
     "equal": "joined, equal weights",
     "size": "joined, weights by size",
     "learned": "joined, learned weights",
+    "final": "the final model",
 }
 ALL_ROWS = "all rows"
 
@@ -60,8 +63,11 @@ class Splits(NamedTuple):
 class Federated(NamedTuple):
     """What the nodes were asked for: coefficients of models, and weights."""
 
-    models: dict[str, np.ndarray]
-    """For `equal`, `size`, all rows and every fold."""
+    joined: dict[str, np.ndarray]
+    """The models of every way of joining, with the learner's own rows as a node, for all rows and
+    every fold: (ways, features + 1, outputs)."""
+    without: np.ndarray
+    """The same models without any rows of the owner among those that train."""
     weights: dict[str, np.ndarray]
     """The learned weights, for all rows and every fold."""
     cost: Cost
@@ -72,6 +78,14 @@ class Federated(NamedTuple):
 def fold_name(repeat: int, fold: int) -> str:
     """Return the name of a fold as an owner."""
     return f"fold {repeat + 1}.{fold + 1}"
+
+
+def learners(rows: OwnRows, splits: Splits) -> dict[str, OwnRows]:
+    """Return the rows that each owner learns from: all of them, and all but those of a fold."""
+    return {ALL_ROWS: rows} | {
+        fold_name(repeat, fold): rows.take(splits.of_rows[repeat] != fold)
+        for repeat, fold in splits.all()
+    }
 
 
 def train_with_nodes(
@@ -112,26 +126,42 @@ def train_with_nodes(
         batch_size=batch_size,
         seed=seed,
     )
-    joint = problem.train(methods, on_event=on_event)
+    trained = problem.train(methods, on_event=on_event)
+    found = {name: _found(run) for name, run in trained.runs.items()}
+    back = [
+        (learner, found[name].theta, found[name].weights)
+        for learner in (ALL_ROWS, *(fold_name(*place) for place in splits.all()))
+        for name in ("equal", "size", learner)
+    ]
+    thetas, cost = problem.put_rows_back(back, rows)
     objective = problem.federation.objective
-    models: dict[str, np.ndarray] = {}
-    weights: dict[str, np.ndarray] = {}
-    for name, run in joint.runs.items():
-        if isinstance(run, FedkinError):
-            raise run
-        models[name], weights[name] = _found(run, objective)
+    joined: dict[str, list[np.ndarray]] = {}
+    for (learner, _, _), theta in zip(back, thetas, strict=True):
+        joined.setdefault(learner, []).append(coefficients(theta, objective))
+    first = [coefficients(found[name].theta, objective) for name in ("equal", "size", ALL_ROWS)]
     return Federated(
-        models, weights, joint.cost, objective, next(iter(problem.problems.values())).point_shape
+        {learner: np.stack(models) for learner, models in joined.items()},
+        np.stack(first),
+        {learner: found[learner].weights for learner in joined},
+        trained.cost + cost,
+        objective,
+        next(iter(problem.problems.values())).point_shape,
     )
 
 
-def _found(run: TrainedRun, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+class _Found(NamedTuple):
+    theta: Vector
+    weights: np.ndarray
+
+
+def _found(run: TrainedRun | FedkinError) -> _Found:
+    if isinstance(run, FedkinError):
+        raise run
     kept = run.state.kept
     assert kept is not None
     assert kept.node_weights is not None
     assert run.state.kept_theta is not None
-    weights = np.asarray(kept.node_weights, np.float64)
-    return coefficients(run.state.kept_theta, objective), weights
+    return _Found(run.state.kept_theta, np.asarray(kept.node_weights, np.float64))
 
 
 class Candidates(NamedTuple):
@@ -141,38 +171,40 @@ class Candidates(NamedTuple):
     """(candidates, features + 1, outputs), trained on all rows."""
     held_out: np.ndarray
     """(repetitions, rows, candidates, outputs)."""
-    fold_outputs: np.ndarray
-    """Outputs of every fold's models for all rows: (repetitions, folds, rows, candidates, outputs)."""
+
+    def with_final(self, shares: np.ndarray, held_out: np.ndarray) -> "Candidates":
+        """Return the candidates with their mixture in the last place.
+
+        Args:
+            shares: The shares of the candidates.
+            held_out: The mixture's outputs for rows that neither models nor shares have seen:
+                (repetitions, rows, outputs).
+        """
+        mixed = np.einsum("j,jfk->fk", shares, self.models)
+        return Candidates(
+            np.concatenate([self.models, mixed[None]]),
+            np.concatenate([self.held_out, held_out[:, :, None]], axis=2),
+        )
 
 
 def train_candidates(rows: OwnRows, splits: Splits, federated: Federated) -> Candidates:
-    """Train every candidate on all rows and on every fold; only `alone` and recalibration are left to do."""
-    repeats = len(splits.of_rows)
-    shape = (repeats, splits.folds, rows.total, len(CANDIDATES), rows.outputs)
-    fold_outputs = np.zeros(shape)
-    held_out = np.zeros((repeats, *shape[2:]))
+    """Collect every candidate on all rows and on every fold; only `alone` is left to train."""
+    held_out = np.zeros((len(splits.of_rows), rows.total, len(CANDIDATES), rows.outputs))
     random = np.random.default_rng([splits.seed, 1])
+    models = {
+        name: np.concatenate([_alone(own, random)[None], federated.joined[name]])
+        for name, own in learners(rows, splits).items()
+    }
     for repeat, fold in splits.all():
-        kept = splits.of_rows[repeat] != fold
-        models = _models_of(rows.take(kept), federated, fold_name(repeat, fold), random)
-        outputs = np.einsum("if,jfk->ijk", rows.inputs, models)
-        fold_outputs[repeat, fold] = outputs
-        held_out[repeat, ~kept] = outputs[~kept]
-    return Candidates(_models_of(rows, federated, ALL_ROWS, random), held_out, fold_outputs)
+        held = splits.of_rows[repeat] == fold
+        trained = models[fold_name(repeat, fold)]
+        held_out[repeat, held] = np.einsum("if,jfk->ijk", rows.inputs[held], trained)
+    return Candidates(models[ALL_ROWS], held_out)
 
 
-def _models_of(
-    rows: OwnRows, federated: Federated, learner: str, random: np.random.Generator
-) -> np.ndarray:
+def _alone(rows: OwnRows, random: np.random.Generator) -> np.ndarray:
     stratify = rows.task == "classification"
-    inner = draw_folds(rows.labels, INNER_FOLDS, random, stratify)
-    joined = [federated.models[name] for name in ("equal", "size", learner)]
-    return np.stack([train_alone(rows, inner), *(recalibrate(model, rows) for model in joined)])
-
-
-def mean_losses(outputs: np.ndarray, rows: OwnRows) -> np.ndarray:
-    """Return each candidate's mean loss, given outputs (rows, candidates, outputs)."""
-    return row_losses(outputs, rows).mean(axis=0)
+    return train_alone(rows, draw_folds(rows.labels, INNER_FOLDS, random, stratify))
 
 
 def row_losses(outputs: np.ndarray, rows: OwnRows) -> np.ndarray:

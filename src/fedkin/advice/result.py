@@ -31,33 +31,39 @@ class Advice:
     """Whether to join, what it gains, with whom, and the model to use.
 
     >>> import numpy as np, fedkin
-    >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> nodes = {"north": (x, 2 * x[:, 0]), "south": (x, 2 * x[:, 0])}
-    >>> own = (x[::4], 2 * x[::4, 0] + np.sin(50 * x[::4, 0]))
-    >>> advice = fedkin.advise(nodes, owner=own, task="regression")
-    >>> advice.verdict in ("join", "unclear"), advice.candidates.index.tolist()
-    (True, ['alone', 'equal', 'size', 'learned'])
-    >>> advice.predict([[0.5]]).shape
+    >>> draw = np.random.default_rng(0)
+    >>> def rows(count):
+    ...     x = draw.normal(size=(count, 10))
+    ...     return x, x.sum(axis=1) + 3 * draw.normal(size=count)
+    >>> advice = fedkin.advise({"north": rows(90), "south": rows(90)}, rows(20), task="regression")
+    >>> advice.verdict, advice.candidates.index.tolist()
+    ('join', ['alone', 'equal', 'size', 'learned', 'final'])
+    >>> advice.predict(np.zeros((1, 10))).shape
     (1,)
     """
 
     verdict: VerdictName
     """`join`, `alone` or `unclear`."""
     gain: Interval
-    """How much lower the loss is with the best way of joining than alone: log loss for classes, the mean
-    squared error for numbers. With its 90% interval."""
+    """How much lower the loss is with the final model than alone: log loss for classes, the mean squared
+    error for numbers. With its 90% interval. If the verdict is `alone`, the gain (a loss, most likely) of the
+    best way of joining."""
     accuracy_gain: Interval | None
     """The same for the share of rows classified correctly; None for regression."""
     best: str
     """The best way of joining: `equal`, `size` or `learned`."""
     candidates: pd.DataFrame
     """One row per candidate: cross-validated loss and accuracy, gain over `alone` with its interval, its
-    share in the final model, and scores on the test rows where they were given."""
+    share in the final model, and scores on the test rows where they were given. A last row has the final
+    model itself."""
     weights: pd.DataFrame
-    """One row per node: its rows, its learned weight, where that would lie in 9 of 10 cases had the owner
-    drawn other rows, and whether the cap decides it."""
+    """One row per node: its rows, its learned weight, the 90% interval of that weight over other rows of
+    the owner, whether the cap decides it, and the node's share in the final model. What shares leave to 1 is
+    the owner's own."""
     owner_rows: int
     """How many rows the owner has."""
+    caution: str | None
+    """Why no verdict could be given, whatever the scores are; None if one could."""
     test_scores: dict[str, float] | None
     """The final model's scores on the test rows."""
     cost: Cost
@@ -94,6 +100,8 @@ class Advice:
             first = (
                 f"Your {self.owner_rows} rows cannot tell whether learning with the others helps."
             )
+        if self.caution is not None:
+            first = f"{first} {self.caution}"
         return f"{first} {self._numbers()}"
 
     @property
@@ -105,22 +113,20 @@ class Advice:
     def partners(self) -> str:
         """With whom to learn, in one sentence."""
         if self.verdict == "alone":
-            return "The final model is trained on your own rows only."
-        if self.best == "equal":
-            return "The best way of joining gives all nodes the same weight."
-        if self.best == "size":
-            return "The best way of joining weighs all nodes by their number of rows."
-        names = [
-            f"{row['node']} ({row['weight']:.0%})"
-            for row in by_weight(self)
-            if row["weight"] >= NOTABLE
-        ]
-        if self.verdict == "unclear":
-            return f"If you join, mostly with {join_names(names, most=6)}."
-        return f"Learn with {join_names(names, most=6)}."
+            return "With nobody: the final model is trained on your own rows only."
+        nodes = sorted(records(self.weights), key=lambda row: -row["share"])
+        names = [f"{row['node']} ({row['share']:.0%})" for row in nodes if row["share"] >= NOTABLE]
+        own = f"your own rows ({1 - sum(row['share'] for row in nodes):.0%})"
+        others = join_names(names, most=6) if names else "a little of every node"
+        return f"The final model learns from {own} and from {others}."
+
+    @property
+    def compared(self) -> str:
+        """The candidate that `gain` compares with `alone`: `final`, or the best way of joining."""
+        return self.best if self.verdict == "alone" else "final"
 
     def _numbers(self) -> str:
-        alone, best = self.candidates.loc["alone"], self.candidates.loc[self.best]
+        alone, best = self.candidates.loc["alone"], self.candidates.loc[self.compared]
         gain = self.gain
         more = "lower" if gain.value >= 0 else "higher"
         text = (
@@ -174,6 +180,7 @@ class Advice:
             "score": self.score_name,
             "best": self.best,
             "owner_rows": self.owner_rows,
+            "caution": self.caution,
             "candidates": records(self.candidates),
             "weights": records(self.weights),
             "test": self.test_scores,
@@ -220,6 +227,7 @@ class Advice:
             candidates=pd.DataFrame(summary["candidates"]).set_index("candidate"),
             weights=pd.DataFrame(summary["weights"]).set_index("node"),
             owner_rows=summary["owner_rows"],
+            caution=summary["caution"],
             test_scores=summary["test"],
             cost=model.cost,
             model=model,

@@ -21,6 +21,7 @@ from fedkin.cli.options import (
     ColumnsOption,
     DropOption,
     ForceOption,
+    L2Option,
     MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
@@ -50,6 +51,7 @@ from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate
 from fedkin.data.table_request import GatheredTables, TableRequest, gather, parse_nodes
 from fedkin.errors import InputError
+from fedkin.events import Event, StepDone
 from fedkin.training import result_directory
 
 
@@ -105,6 +107,7 @@ def advise(
             rich_help_panel=METHOD_PANEL,
         ),
     ] = 1.0,
+    l2: L2Option = None,
     folds: Annotated[
         int,
         typer.Option(
@@ -129,7 +132,7 @@ def advise(
 
     Example: fedkin advise --node a.csv --node b.csv --own own.csv --label outcome --out advice
     """
-    refuse_further_files(context, node or [])
+    refuse_further_files(context, node or [], table, site)
     if out is not None:
         result_directory.check_writable(out, force, result_directory.ADVICE_FILES, "fedkin advise")
     elif force:
@@ -166,8 +169,9 @@ def advise(
         task.value,
         request.categorical,
         request.missing_codes,
+        owner_trains=True,
     )
-    advice = _advise(federation, cap, folds, repeats, seed)
+    advice = _advise(federation, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
     page = None if out is None else _write(out, advice, tables, federation.preprocessing)
     if json:
         answer = plain(advice.summary()) | {
@@ -183,10 +187,27 @@ def advise(
         print_result(f"written to {out}\n\nreport: {page}")
 
 
-def _advise(federation: TableFederation, cap: float, folds: int, repeats: int, seed: int) -> Advice:
+def _advise(
+    federation: TableFederation,
+    *,
+    cap: float,
+    l2: float | None,
+    folds: int,
+    repeats: int,
+    seed: int,
+) -> Advice:
     label = federation.preprocessing.label
     number = isinstance(label, Quantity)
-    with notes.status(f"comparing ({len(federation.nodes)} nodes, {folds * repeats} folds) …"):
+    doing = f"comparing ({len(federation.nodes)} nodes, {folds * repeats} folds)"
+    furthest = 0
+    with notes.status(f"{doing} …") as status:
+
+        def report(event: Event) -> None:
+            nonlocal furthest
+            if isinstance(event, StepDone):
+                furthest = max(furthest, event.step)
+                status.update(f"{doing}: step {furthest}")
+
         advice = api.advise(
             federation.nodes,
             federation.validation,
@@ -194,9 +215,11 @@ def _advise(federation: TableFederation, cap: float, folds: int, repeats: int, s
             task="regression" if number else "classification",
             classes=None if number else len(label.classes),
             cap=cap,
+            l2=l2,
             folds=folds,
             repeats=repeats,
             seed=seed,
+            on_event=report,
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
         )
     return advice.in_unit(label.standard_deviation) if number else advice
@@ -219,6 +242,8 @@ def print_advice(advice: Advice) -> None:
     results.print(_candidates(advice))
     results.print()
     results.print(_weights(advice))
+    if advice.verdict != "alone":
+        print_result(" share: in the final model; the rest is your own rows'")
     print_result(
         f"\ncost: {advice.cost.synchronizations} synchronizations, "
         f"{(advice.cost.bytes_up + advice.cost.bytes_down) / 1e6:.2f} MB"
@@ -242,14 +267,14 @@ def _candidates(advice: Advice) -> RichTable:
             f"{row['loss']:.3g}",
             "" if name == "alone" else gain,
             *(f"{row[column]:.3g}" for column in known),
-            style="bold" if name == advice.best else None,
+            style="bold" if name == advice.compared else None,
         )
     return table
 
 
 def _weights(advice: Advice) -> RichTable:
     table = RichTable(box=None, padding=(0, 1), header_style="bold")
-    for title in ("node", "rows", "learned weight", "in 9 of 10 cases", ""):
+    for title in ("node", "rows", "share", "learned weight", "90% interval", ""):
         table.add_column(title, justify="left" if title in ("node", "") else "right")
     rows = records(advice.weights)
     longest = max(1e-12, *(row["weight"] for row in rows))
@@ -259,6 +284,7 @@ def _weights(advice: Advice) -> RichTable:
         table.add_row(
             Text(str(row["node"])),
             f"{row['rows']:.0f}",
+            f"{row['share']:.0%}",
             f"{row['weight']:.3f}",
             f"{row['low']:.2f} to {row['high']:.2f}",
             Text(bar + capped, style="cyan"),

@@ -20,6 +20,7 @@ from fedkin.cli.options import (
     ColumnsOption,
     DropOption,
     ForceOption,
+    L2Option,
     MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
@@ -98,14 +99,7 @@ def fit(
             rich_help_panel=METHOD_PANEL,
         ),
     ] = None,
-    l2: Annotated[
-        float | None,
-        typer.Option(
-            "--l2",
-            help="The factor of the penalty on the model's size; default: 0.001.",
-            rich_help_panel=METHOD_PANEL,
-        ),
-    ] = None,
+    l2: L2Option = None,
     steps: Annotated[int | None, STEPS] = None,
     refit: Annotated[
         bool | None,
@@ -133,9 +127,7 @@ def fit(
 
     With one table of all: fedkin fit table.csv --site hospital --owner va --label outcome --out result
     """
-    if table is not None and site is None:
-        context.args.insert(0, str(table))
-    refuse_further_files(context, node or [])
+    refuse_further_files(context, node or [], table, site)
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force)
     files = [path for path in (table, validation, test) if path is not None]

@@ -90,9 +90,7 @@ def map_command(
 
     fedkin map table.csv --site hospital --label outcome --out map
     """
-    if table is not None and site is None:
-        context.args.insert(0, str(table))
-    refuse_further_files(context, node or [])
+    refuse_further_files(context, node or [], table, site)
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force, map_directory.FILES, "fedkin map")
     files = [*parse_nodes(node or []).values(), *([table] if table is not None else [])]

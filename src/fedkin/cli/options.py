@@ -98,6 +98,14 @@ DataOption = Annotated[
         "--data", metavar="DIR", help="The directory with the data sets; default: FEDKIN_DATA."
     ),
 ]
+L2Option = Annotated[
+    float | None,
+    typer.Option(
+        "--l2",
+        help="The factor of the penalty on the model's size; default: 0.001.",
+        rich_help_panel=METHOD_PANEL,
+    ),
+]
 SeedOption = Annotated[
     int,
     typer.Option(
@@ -297,11 +305,18 @@ def refuse_csv_options(context: typer.Context, files: Iterable[Path]) -> None:
         raise InputError(f"{given[0]} is for CSV files, and there is none: leave it out")
 
 
-def refuse_further_files(context: typer.Context, nodes: Sequence[str]) -> None:
-    """Refuse files that have no option before them, and say how to write the command."""
-    if context.args:
+def refuse_further_files(
+    context: typer.Context, nodes: Sequence[str], table: Path | None, site: str | None
+) -> None:
+    """Refuse files that have no option before them, and say how to write the command.
+
+    A single file is the table of all nodes, but only together with the column of `--site`.
+    """
+    files = [str(table)] if table is not None and site is None else []
+    files += context.args
+    if files:
         first = nodes[0] if nodes else "FILE"
         raise InputError(
-            f"'{context.args[0]}' has no option before it; every node's file needs its own --node: "
-            f"--node {first} --node {context.args[0]} …"
+            f"'{files[0]}' has no option before it; every node's file needs its own --node: "
+            f"--node {first} --node {files[0]} …"
         )

@@ -13,7 +13,7 @@ columns, kinds and classes must match those of the nodes.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -130,19 +130,31 @@ def merge_summaries(
     test: TableSummary | None,
     label: str,
     missing_codes: Mapping[str, float] | None = None,
+    *,
+    owner_trains: bool = False,
 ) -> Preprocessing:
     """Merge the nodes' summaries, and check that the validation and test tables match them.
 
     The nodes replace missing codes by missing values before they summarize their tables.
+
+    Args:
+        nodes: The summaries of the nodes' tables.
+        validation: That of the owner's rows.
+        test: That of the test rows.
+        label: The column to predict.
+        missing_codes: Numbers that stand for a missing value, by column.
+        owner_trains: Whether the owner's rows are trained on, too, and so decide how columns are scaled.
     """
-    judges = {"the validation table": validation}
+    title = "the owner's table" if owner_trains else "the validation table"
+    judges = {title: validation}
     if test is not None:
         judges["the test table"] = test
-    found = merge_with_judges(nodes, judges, label, missing_codes)
+    training = [title] if owner_trains else []
+    found = merge_with_judges(nodes, judges, label, missing_codes, training)
     judged = validation.label
     if isinstance(judged, TextSummary) and len(judged.categories) == 1:
         raise InputError(
-            f"the validation table has only the class '{shorten(next(iter(judged.categories)))}' of the "
+            f"{title} has only the class '{shorten(next(iter(judged.categories)))}' of the "
             f"label '{shorten(label)}', so it cannot evaluate a model; add rows of another class"
         )
     return found
@@ -153,6 +165,7 @@ def merge_with_judges(
     judges: Mapping[str, TableSummary],
     label: str,
     missing_codes: Mapping[str, float] | None = None,
+    training: Collection[str] = (),
 ) -> Preprocessing:
     """Merge the nodes' summaries, and check that other tables match them.
 
@@ -161,14 +174,16 @@ def merge_with_judges(
         judges: Those of other tables, by what messages call them.
         label: The column to predict.
         missing_codes: Numbers that stand for a missing value, by column.
+        training: The other tables that are trained on, too.
     """
+    trained = {**nodes, **{name: judges[name] for name in training}}
     tables = {f"node '{name}'": summary for name, summary in nodes.items()} | dict(judges)
     order = dict.fromkeys(name for table in tables.values() for name in table.columns)
     columns = []
     for name in order:
         _check_present_everywhere(name, tables)
         _check_one_kind(name, tables)
-        parts = [node.columns[name] for node in nodes.values()]
+        parts = [table.columns[name] for table in trained.values()]
         # A column without a value on any node is of no use.
         if any(part.count for part in parts):
             columns.append(_merge_column(name, parts))
@@ -177,7 +192,7 @@ def merge_with_judges(
             "no column besides the label has a value on any node: there is nothing to learn from"
         )
     if isinstance(next(iter(tables.values())).label, NumericSummary):
-        merged: Classes | Quantity = _merge_quantity(nodes, label)
+        merged: Classes | Quantity = _merge_quantity(trained, label)
     else:
         merged = _merge_classes(nodes, tables, label)
     return Preprocessing(

@@ -33,8 +33,12 @@ def federate(
     task: LearningTask = "classification",
     categorical: Sequence[str] = (),
     missing_codes: Mapping[str, float] | None = None,
+    *,
+    owner_trains: bool = False,
 ) -> TableFederation:
     """Summarize every table, merge the summaries, and transform every table's rows.
+
+    With `owner_trains`, the owner's rows also decide how columns are scaled.
 
     >>> import numpy as np
     >>> from fedkin.data.columns import column_from_text
@@ -64,6 +68,7 @@ def federate(
         None if test is None else summary(test),
         label,
         missing_codes,
+        owner_trains=owner_trains,
     )
     return TableFederation(
         nodes={name: points(table) for name, table in nodes.items()},

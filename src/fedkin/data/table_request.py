@@ -41,6 +41,11 @@ class TableRequest:
     site: str | None = None
     """Its column that names the site of a row."""
 
+    @property
+    def owners_title(self) -> str:
+        """What messages call the table of the owner's rows."""
+        return "the owner's table" if self.whole_owner else "the validation table"
+
 
 class GatheredTables(NamedTuple):
     """The tables of a federation, every row with a label, and notes for the user about them."""
@@ -56,8 +61,11 @@ def gather(request: TableRequest) -> GatheredTables:
     _check_judges(request)
     nodes = _read_nodes(request)
     judges = {
-        kind: read_table(path, f"the {kind} table", request.table_format)
-        for kind, path in (("validation", request.validation), ("test", request.test))
+        kind: read_table(path, title, request.table_format)
+        for kind, title, path in (
+            ("validation", request.owners_title, request.validation),
+            ("test", "the test table", request.test),
+        )
         if path is not None
     }
     _check_options_name_columns(request, [*nodes.values(), *judges.values()])
@@ -197,8 +205,11 @@ def _check_no_file_twice(request: TableRequest, files: Mapping[str, Path]) -> No
     """Rows that a node trains on would flatter the weights and the scores judged by them."""
     roles = [(f"node '{name}'", path) for name, path in files.items()]
     roles += [
-        (f"the {kind} table", path)
-        for kind, path in (("validation", request.validation), ("test", request.test))
+        (title, path)
+        for title, path in (
+            (request.owners_title, request.validation),
+            ("the test table", request.test),
+        )
         if path is not None
     ]
     seen: dict[Path, str] = {}

@@ -8,7 +8,8 @@ from fedkin.report.charts import WIDTH, element, short, svg, ticks
 
 def gain_chart(advice: Advice) -> Markup:
     """Draw the gain of every way of joining over staying alone, with its 90% interval."""
-    joined = [row for row in records(advice.candidates) if row["candidate"] != "alone"]
+    left_out = ("alone", "final") if advice.verdict == "alone" else ("alone",)
+    joined = [row for row in records(advice.candidates) if row["candidate"] not in left_out]
     row, start, end = 50, 12, WIDTH - 12
     low = min(0.0, *(own["gain_low"] for own in joined))
     high = max(0.0, *(own["gain_high"] for own in joined))
@@ -36,8 +37,8 @@ def gain_chart(advice: Advice) -> Markup:
     for place, own in enumerate(joined):
         name = own["candidate"]
         y = 22 + row * place + 33
-        style = "best" if name == advice.best else "other"
-        title = candidate_title(name) + (" (best)" if name == advice.best else "")
+        style = "best" if name == advice.compared else "other"
+        title = candidate_title(name)
         numbers = {"data_name": name, "data_value": f"{own['gain']:.6g}"}
         ends = {"x1": x(own["gain_low"]), "x2": x(own["gain_high"])}
         parts += [
@@ -68,7 +69,7 @@ def weights_chart(advice: Advice) -> Markup:
             return start + value / longest * (end - start)
 
         value, low, high = (own[column] for column in ("weight", "low", "high"))
-        tooltip = f"{node}: {value:.3f}, in 9 of 10 cases {low:.2f} to {high:.2f}"
+        tooltip = f"{node}: {value:.3f}, 90% interval {low:.2f} to {high:.2f}"
         number = f"{value:.2f}" + ("*" if own["at_cap"] else "")
         parts.append(
             element(

@@ -46,7 +46,7 @@ def render_advice(advice: Advice, content: dict[str, Any]) -> str:
         gain_chart=gain_chart(advice),
         weights_chart=None if advice.weights.empty else weights_chart(advice),
         candidates=[
-            (candidate_title(row["candidate"]), row["candidate"] == advice.best, row)
+            (candidate_title(row["candidate"]), row["candidate"] == advice.compared, row)
             for row in records(advice.candidates)
         ],
         nodes=_cards(advice, content),
@@ -60,6 +60,8 @@ def render_advice(advice: Advice, content: dict[str, Any]) -> str:
 
 
 def _sureness(advice: Advice) -> str:
+    if advice.caution is not None:
+        return f"Not at all. {advice.caution}"
     if advice.verdict == "unclear":
         return (
             f"Your {advice.owner_rows} rows are too few to tell: the true gain may well be positive or "
@@ -68,7 +70,11 @@ def _sureness(advice: Advice) -> str:
     word = "gain" if advice.verdict == "join" else "loss"
     ends = sorted(abs(number) for number in advice.gain[1:])
     if advice.gain.low * advice.gain.high <= 0:
-        return "Fairly sure: the interval just reaches zero, but nearly all of it is on this side."
+        return (
+            f"Fairly sure: the {word} on your {advice.owner_rows} rows is more than chance explains. But the "
+            f"90% interval, {advice.gain.low:.2g} to {advice.gain.high:.2g} of {advice.score_name}, also "
+            "allows for other rows, and it includes zero."
+        )
     return (
         f"Sure, as far as your {advice.owner_rows} rows can tell: with 90% confidence the {word} is "
         f"between {ends[0]:.2g} and {ends[1]:.2g} of {advice.score_name}."
@@ -76,7 +82,7 @@ def _sureness(advice: Advice) -> str:
 
 
 def _gain_sentence(advice: Advice) -> str:
-    alone, best = advice.candidates.loc["alone"], advice.candidates.loc[advice.best]
+    alone, best = advice.candidates.loc["alone"], advice.candidates.loc[advice.compared]
     if advice.accuracy_gain is not None:
         before, after = f"{alone['loss']:.2f}", f"{best['loss']:.2f}"
         change = f"stays at {before}" if before == after else f"goes from {before} to {after}"
@@ -100,7 +106,7 @@ def _next_step(advice: Advice) -> str:
         return "Use the model in this directory: it was trained on your own rows only."
     return (
         "Collect more rows and ask again. Until then, use the model in this directory: it mixes what you "
-        "know alone with what the others know, and does about as well as the better of the two."
+        "know alone with what the others know, and usually does about as well as the better of the two."
     )
 
 

@@ -9,15 +9,26 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
+from scipy.special import expit
 
 from fedkin.models.objective import Objective
 from fedkin.types import LearningTask, Vector
 
-STRENGTHS = (0.1, 0.5, 2.0, 8.0, 30.0, 120.0)
-"""Penalties of a model trained alone, as a number of rows: the factor of ½‖θ‖² is this over the rows."""
+STRENGTHS = (0.1, 0.5, 2.0, 8.0, 30.0, 120.0, 1000.0)
+"""Penalties of a model trained alone, as a number of rows: the factor of ½‖θ‖² is this over the rows. The
+strongest leaves nearly a constant."""
+
+INTERCEPT_STRENGTH = 0.1
+"""The penalty of the intercept, likewise, whatever that of the slopes is."""
 
 INNER_FOLDS = 5
 """The folds by which that penalty is chosen."""
+
+FEWEST_OWN_ROWS = 10
+"""The fewest rows of the owner by which training alone can be judged."""
+
+NEARLY_CONSTANT = 0.05
+"""A model whose outputs deviate by less says the same of every row."""
 
 NEWTON_STEPS = 40
 SMALL_DECREMENT = 1e-8
@@ -72,54 +83,109 @@ def residuals(outputs: np.ndarray, labels: np.ndarray, task: LearningTask) -> np
     return probabilities
 
 
+class PenalizedLoss:
+    r"""The weighted loss of rows with a penalty, :math:`\sum_i c_i \ell_i(A) + \frac12 \sum_f p_f \|A_f\|^2`.
+
+    A point is a vector: the matrix of coefficients, one class after the other. Two classes need only
+    the difference of their columns, which is all that the loss depends on.
+
+    Args:
+        rows: The rows.
+        counts: How much each row counts.
+        penalty: The penalty of each row of the matrix.
+    """
+
+    def __init__(self, rows: OwnRows, counts: np.ndarray, penalty: np.ndarray) -> None:
+        self.rows, self.counts = rows, counts
+        self.two_classes = rows.task == "classification" and rows.outputs == 2
+        self.columns = 1 if self.two_classes else rows.outputs
+        # Columns -x/2 and x/2 have half the squares of x.
+        self.penalty = np.tile(penalty / 2 if self.two_classes else penalty, self.columns)
+        self._signs = 2.0 * rows.labels - 1 if self.two_classes else None
+
+    def value(self, point: np.ndarray) -> float:
+        """Return the penalized loss."""
+        outputs = self.rows.inputs @ self._columns(point)
+        if self._signs is not None:
+            each = np.logaddexp(0, -self._signs * outputs[:, 0])
+        else:
+            each = losses(outputs, self.rows.labels, self.rows.task)
+        return float(self.counts @ each + 0.5 * self.penalty @ point**2)
+
+    def slopes(self, point: np.ndarray) -> np.ndarray:
+        """Return the derivative of each row's own loss by its outputs: (rows, columns)."""
+        outputs = self.rows.inputs @ self._columns(point)
+        if self._signs is not None:
+            return (-self._signs * expit(-self._signs * outputs[:, 0]))[:, None]
+        return residuals(outputs, self.rows.labels, self.rows.task)
+
+    def derivatives(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the gradient and the Hessian."""
+        inputs = self.rows.inputs
+        slopes = self.slopes(point)
+        gradient = (inputs.T @ (self.counts[:, None] * slopes)).T.ravel() + self.penalty * point
+        if self.rows.task == "regression":
+            return gradient, self._block(1.0) + np.diag(self.penalty)
+        if self.two_classes:
+            chance = np.abs(slopes[:, 0])
+            return gradient, self._block(chance * (1 - chance)) + np.diag(self.penalty)
+        p = slopes.copy()
+        p[np.arange(len(p)), self.rows.labels] += 1
+        blocks = [
+            [self._block(p[:, i] * ((i == j) - p[:, j])) for j in range(self.columns)]
+            for i in range(self.columns)
+        ]
+        return gradient, np.block(blocks) + np.diag(self.penalty)
+
+    def minimize(self, start: np.ndarray | None = None) -> np.ndarray:
+        """Return the minimum, by Newton's method with halved steps."""
+        size = self.rows.inputs.shape[1] * self.columns
+        point = np.zeros(size) if start is None else start
+        value = self.value(point)
+        for _ in range(NEWTON_STEPS):
+            gradient, hessian = self.derivatives(point)
+            step = -np.linalg.solve(hessian, gradient)
+            decrement = -float(gradient @ step)
+            if decrement < SMALL_DECREMENT:
+                break
+            share = 1.0
+            while (
+                following := self.value(point + share * step)
+            ) > value - 0.05 * share * decrement and share > 1e-4:
+                share /= 2
+            point, value = point + share * step, following
+        return point
+
+    def matrix(self, point: np.ndarray) -> np.ndarray:
+        """Return the matrix of coefficients of a point."""
+        found = self._columns(point)
+        return np.concatenate([-found / 2, found / 2], axis=1) if self.two_classes else found
+
+    def point(self, matrix: np.ndarray) -> np.ndarray:
+        """Return the point of a matrix of coefficients."""
+        return matrix[:, 1] - matrix[:, 0] if self.two_classes else matrix.T.ravel()
+
+    def _columns(self, point: np.ndarray) -> np.ndarray:
+        return point.reshape(self.columns, -1).T
+
+    def _block(self, curvature: np.ndarray | float) -> np.ndarray:
+        return (self.rows.inputs.T * (self.counts * curvature)) @ self.rows.inputs
+
+
 def train(rows: OwnRows, l2: float, start: np.ndarray | None = None) -> np.ndarray:
-    r"""Minimize the mean loss plus :math:`\frac{l2}{2}\|A\|^2` by Newton's method.
+    r"""Minimize the mean loss plus :math:`\frac{l2}{2}\|A\|^2`, with a weak penalty for the intercept.
+
+    However strong the penalty is, the classes keep their shares. The intercept's own penalty is what
+    keeps it finite where all rows have the same class.
 
     >>> rows = OwnRows(add_ones(np.array([[0.0], [1.0]])), np.array([1.0, 3.0]), "regression", 1)
     >>> train(rows, 1e-9).round(4).ravel().tolist()
     [2.0, 1.0]
     """
-    features = rows.inputs.shape[1]
-    model = np.zeros((features, rows.outputs)) if start is None else start
-    value = _objective(rows, model, l2)
-    for _ in range(NEWTON_STEPS):
-        gradient = rows.inputs.T @ residuals(rows.inputs @ model, rows.labels, rows.task)
-        gradient = gradient / rows.total + l2 * model
-        hessian = _hessian(rows, model) + l2 * np.eye(model.size)
-        step = -np.linalg.solve(hessian, gradient.T.ravel()).reshape(rows.outputs, features).T
-        decrement = -float(np.sum(gradient * step))
-        if decrement < SMALL_DECREMENT:
-            break
-        share = 1.0
-        while (
-            following := _objective(rows, model + share * step, l2)
-        ) > value - 0.05 * share * decrement and share > 1e-4:
-            share /= 2
-        model, value = model + share * step, following
-    return model
-
-
-def _objective(rows: OwnRows, model: np.ndarray, l2: float) -> float:
-    mean = losses(rows.inputs @ model, rows.labels, rows.task).mean()
-    return float(mean + 0.5 * l2 * np.sum(model**2))
-
-
-def _hessian(rows: OwnRows, model: np.ndarray) -> np.ndarray:
-    """Return the Hessian of the mean loss, with the coefficients of one class after the other."""
-    inputs = rows.inputs
-    if rows.task == "regression":
-        return inputs.T @ inputs / rows.total
-    shifted = inputs @ model
-    shifted = np.exp(shifted - shifted.max(axis=1, keepdims=True))
-    p = shifted / shifted.sum(axis=1, keepdims=True)
-    blocks = [
-        [
-            (inputs.T * (p[:, i] * ((i == j) - p[:, j]))) @ inputs / rows.total
-            for j in range(rows.outputs)
-        ]
-        for i in range(rows.outputs)
-    ]
-    return np.block(blocks)
+    penalty = np.full(rows.inputs.shape[1], l2)
+    penalty[-1] = min(l2, INTERCEPT_STRENGTH / rows.total)
+    loss = PenalizedLoss(rows, np.full(rows.total, 1 / rows.total), penalty)
+    return loss.matrix(loss.minimize(None if start is None else loss.point(start)))
 
 
 def train_alone(rows: OwnRows, inner_folds: np.ndarray) -> np.ndarray:
@@ -143,8 +209,8 @@ def train_alone(rows: OwnRows, inner_folds: np.ndarray) -> np.ndarray:
 def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:
     r"""Return the model whose outputs are a + b·outputs, with a and b ≥ 0 fitted to the owner's rows.
 
-    The summed loss has the penalty ½(b − 1)² + ‖a‖², so that few rows change little; numbers are measured in
-    units of what the model leaves unexplained.
+    The summed loss has the penalty ½(b − 1)² + ‖a‖², so that few rows change little; for numbers it is
+    multiplied by the variance of the labels.
 
     >>> rows = OwnRows(add_ones(np.array([[-1.0], [1.0]] * 20)), np.array([0, 1] * 20), "classification", 2)
     >>> hostile = np.array([[1.0, -1.0], [0.0, 0.0]])
@@ -167,9 +233,24 @@ def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:
     bounds = [(0, None)] + [(None, None)] * rows.outputs
     # L-BFGS-B sometimes stops at once where the bound on the scale is reached.
     found = minimize(penalized, start, jac=True, method="SLSQP", bounds=bounds).x
+    if not np.isfinite(found).all():
+        return model
     calibrated = found[0] * model
     calibrated[-1] += found[1:]
     return calibrated
+
+
+def points_along(model: np.ndarray, rows: OwnRows) -> bool:
+    """Tell whether a model agrees with the rows at all: whether recalibration leaves more than a constant.
+
+    >>> rows = OwnRows(add_ones(np.array([[-1.0], [1.0]] * 20)), np.array([0, 1] * 20), "classification", 2)
+    >>> along = np.array([[-1.0, 1.0], [0.0, 0.0]])
+    >>> points_along(along, rows), points_along(-along, rows)
+    (True, False)
+    """
+    spread = (rows.inputs @ recalibrate(model, rows)).std(axis=0).max()
+    unit = 1.0 if rows.task == "classification" else float(np.std(rows.labels))
+    return bool(spread > NEARLY_CONSTANT * unit)
 
 
 def coefficients(theta: Vector, objective: Objective) -> np.ndarray:

@@ -1,21 +1,32 @@
 """What learned weights have to beat: training alone, and the weights that they began with."""
 
-from collections.abc import Sequence
-
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
 from fedkin.federation.center import Center
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.methods.bilevel.method import Bilevel
 from fedkin.models.base import LinearModel
-from fedkin.training.alone import INNER_FOLDS, OwnRows, add_ones, losses, train_alone
+from fedkin.training.alone import (
+    FEWEST_OWN_ROWS,
+    INNER_FOLDS,
+    OwnRows,
+    add_ones,
+    losses,
+    train_alone,
+)
 from fedkin.training.folds import draw_folds
+from fedkin.training.problem import Problem, TrainedRun, refit_key
+from fedkin.training.refit import can_refit, refit
 from fedkin.training.runner import RunState
 
 MOST_PARAMETERS = 400
-"""The largest model that is also trained alone: the center solves systems of this size."""
+"""The largest model that is also trained alone: the center solves systems of this size, and `fit` is not to
+wait for that long."""
 
-FEWEST_ROWS = 10
-"""The fewest validation rows by which training alone can be judged."""
+FREE = 1e-3
+"""A weight above this was free to move."""
 
 
 def own_rows(center: Center) -> OwnRows | None:
@@ -32,46 +43,56 @@ def own_rows(center: Center) -> OwnRows | None:
     shape = center.objective.output_shape()
     outputs = shape[0] if shape else 1
     features = add_ones(inputs)
-    if features.shape[1] * outputs > MOST_PARAMETERS or len(labels) < FEWEST_ROWS:
+    if features.shape[1] * outputs > MOST_PARAMETERS or len(labels) < FEWEST_OWN_ROWS:
         return None
     return OwnRows(features, labels, model.task, outputs)
 
 
-def compare(
-    center: Center, state: RunState, names: Sequence[str], seed: int
-) -> pd.DataFrame | None:
-    """Return loss and accuracy on the validation rows: alone, with the first weights, and learned.
+def compare(problem: Problem, trained: TrainedRun) -> pd.DataFrame | None:
+    """Return loss and accuracy on the validation rows: alone, with equal or the prior's weights, and learned.
 
-    `alone` is cross-validated, and the first weights have not seen these rows. The learned weights were
-    chosen by them, which flatters a little.
+    `alone` is cross-validated, and equal weights have not seen these rows. The learned weights were chosen
+    by them, so their loss is a little too low.
 
     Args:
-        center: The owner's data.
-        state: The finished run of a method that learns weights.
-        names: The names of the nodes.
-        seed: Decides the folds.
+        problem: What was trained.
+        trained: The finished run of a method that learns weights.
     """
-    rows = own_rows(center)
-    kept = state.kept
+    rows = own_rows(problem.center)
+    kept, method = trained.state.kept, trained.method
     if rows is None or kept is None or kept.node_weights is None:
         return None
+    table = [("alone", *_alone(rows, problem.seed))]
+    # Other methods move the weights before a model has been trained with the first ones.
+    if isinstance(method, Bilevel) and method.takes_newton_steps(problem.objective):
+        table += _with_first_weights(problem, trained.state)
+    table.append(("learned", kept.validation.loss, kept.validation.accuracy))
+    found = pd.DataFrame(table, columns=["weights", "loss", "accuracy"]).set_index("weights")
+    return found if rows.task == "classification" else found.drop(columns="accuracy")
+
+
+def _with_first_weights(problem: Problem, state: RunState) -> list[tuple[str, float, float | None]]:
+    """Return the scores with the weights that the run began with, and with equal ones."""
     first = state.history[0].node_weights
     if first is None:
-        return None
-    same = [
+        return []
+    start = [
         each
         for each in state.history
         if each.node_weights is not None and np.allclose(each.node_weights, first, atol=1e-6)
-    ]
-    start = same[-1]
-    equal = np.allclose(first, 1 / len(names), atol=1e-4)
-    table = [
-        ("alone", *_alone(rows, seed)),
-        ("equal" if equal else "prior", start.validation.loss, start.validation.accuracy),
-        ("learned", kept.validation.loss, kept.validation.accuracy),
-    ]
-    found = pd.DataFrame(table, columns=["weights", "loss", "accuracy"]).set_index("weights")
-    return found if rows.task == "classification" else found.drop(columns="accuracy")
+    ][-1]
+    nodes = len(problem.federation.names)
+    if np.allclose(first, 1 / nodes, atol=1e-4):
+        return [("equal", start.validation.loss, start.validation.accuracy)]
+    found = [("prior", start.validation.loss, start.validation.accuracy)]
+    if isinstance(problem.federation, SimulatedFederation) and can_refit(problem.center):
+        equal = np.full(nodes, 1 / nodes)
+        key = refit_key(problem.seed)
+        theta = jnp.asarray(state.kept_theta)
+        theta, _ = refit(problem.federation, problem.center, theta, equal, 0.0, key)
+        scored = problem.center.validate(theta)
+        found.insert(0, ("equal", scored.loss, scored.accuracy))
+    return found
 
 
 def _alone(rows: OwnRows, seed: int) -> tuple[float, float | None]:
@@ -90,15 +111,26 @@ def _alone(rows: OwnRows, seed: int) -> tuple[float, float | None]:
     return loss, float(np.mean(outputs.argmax(axis=1) == rows.labels))
 
 
-def warning(comparison: pd.DataFrame | None) -> str | None:
-    """Say so where learned weights do not beat training alone."""
+def warning(comparison: pd.DataFrame | None, weights: np.ndarray, rows: int) -> str | None:
+    """Say so where learned weights do not beat training alone.
+
+    The rows have chosen the weights, which makes their loss too low, by about one row's share for every
+    free weight.
+
+    Args:
+        comparison: What `compare` returned.
+        weights: The learned weights.
+        rows: How many rows have chosen them.
+    """
     if comparison is None:
         return None
     alone, learned = (float(comparison.loc[name, "loss"]) for name in ("alone", "learned"))
-    if learned < alone:
+    free = max(int(np.sum(weights > FREE)) - 1, 0)
+    unit = 1.0 if "accuracy" in comparison else 2 * learned
+    if learned + unit * free / rows < alone:
         return None
     return (
-        f"the learned weights do not beat training alone: the loss on the validation rows is {learned:.3g}, "
-        f"and {alone:.3g} (cross-validated) for a model trained on these rows only; fedkin advise says "
-        "whether to join at all"
+        f"the learned weights do not beat training alone: the loss on the validation rows, which have chosen "
+        f"the weights, is {learned:.3g}, and {alone:.3g} (cross-validated) for a model trained on these rows "
+        "only; fedkin advise says whether to join at all"
     )

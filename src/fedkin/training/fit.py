@@ -371,10 +371,11 @@ def make_result(
     assert state.kept_theta is not None
     assert state.stopped is not None
     node_weights = state.kept.node_weights
-    weights, comparison = None, None
+    weights, comparison, beaten = None, None, None
     if trained.method.weighs_nodes:
-        comparison = compare(problem.center, state, names, problem.seed)
+        comparison = compare(problem, trained)
     if node_weights is not None:
+        beaten = beaten_by_alone(comparison, np.asarray(node_weights), problem.center.points)
         weights = {name: float(weight) for name, weight in zip(names, node_weights, strict=True)}
     return Result(
         method=trained.method.name,
@@ -384,7 +385,7 @@ def make_result(
         stopped=state.stopped,
         warnings=(
             *(warning for row in state.history for warning in row.warnings),
-            *filter(None, [beaten_by_alone(comparison)]),
+            *filter(None, [beaten]),
         ),
         classes=problem.classes,
         theta=np.asarray(state.kept_theta),

@@ -22,9 +22,17 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.together import Meeting, SharedEngine
 from fedkin.methods.base import Keep, Method
 from fedkin.models.objective import Objective
-from fedkin.training.problem import Problem, TrainedRun, check_outputs, make_model, prepare_points
+from fedkin.training.problem import (
+    Problem,
+    TrainedRun,
+    check_outputs,
+    make_model,
+    prepare_points,
+    refit_key,
+)
+from fedkin.training.refit import owner_share, refit
 from fedkin.training.runner import Budget, RunState
-from fedkin.types import LearningTask, Points
+from fedkin.types import LearningTask, Points, Vector
 
 
 class OwnerData(NamedTuple):
@@ -212,6 +220,40 @@ class JointProblem:
         center = problem.center.with_alone(meeting.view(self.alone, [place]))
         view = meeting.view(self.federation, self.nodes[name])
         return replace(problem, federation=view, center=center)
+
+    def put_rows_back(
+        self, models: Sequence[tuple[str, Vector, np.ndarray]], rows: np.ndarray
+    ) -> tuple[list[Vector], Cost]:
+        """Train models with their owners' rows as a node (see `refit`); all share their exchanges.
+
+        Args:
+            models: The owner, the model to begin with and the nodes' weights, each time.
+            rows: The number of rows of each node.
+
+        Returns:
+            The models, and what all of it has cost.
+        """
+        meeting = Meeting()
+        jobs = []
+        for owner, theta, weights in models:
+            problem = self.problems[owner]
+            jobs.append(
+                partial(
+                    refit,
+                    meeting.view(self.federation, self.nodes[owner]),
+                    problem.center,
+                    theta,
+                    weights,
+                    owner_share(weights, rows, problem.center.points),
+                    refit_key(problem.seed),
+                )
+            )
+        found = []
+        for outcome in meeting.run(jobs):
+            if isinstance(outcome, FedkinError):
+                raise outcome
+            found.append(outcome[0])
+        return found, meeting.cost(self.federation)
 
 
 def _cost_so_far(runs: Mapping[str, TrainedRun | FedkinError], since: Cost) -> Cost:
