@@ -21,6 +21,10 @@ OPERATIONS_FOR_ONE_NODE = 10_000_000
 computed one after the other. Below that, starting an operation costs more than the operation, so several are
 computed at once."""
 
+PARAMETERS_FOR_ONE_NODE = 100_000
+"""Likewise from this many parameters on: a table of that size takes no multiplications, but several copies of
+it would fill the memory."""
+
 
 class Batch(NamedTuple):
     """Some points of one node, with the weight of each in the node's loss.
@@ -109,7 +113,13 @@ class Objective:
 
     def is_heavy(self, points: int) -> bool:
         """Return whether one mini-batch of this many points is enough work for a core at a time."""
-        return _loss_operations(self, points) >= OPERATIONS_FOR_ONE_NODE
+        if self.size >= PARAMETERS_FOR_ONE_NODE:
+            return True
+        return self._loss_operations(points) >= OPERATIONS_FOR_ONE_NODE
+
+    def _loss_operations(self, points: int) -> int:
+        """Count the multiplications and additions in the loss of a mini-batch."""
+        return _loss_operations(self, points)
 
     def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> Array:
         """Return the outputs for evaluation, normalized with fixed statistics."""
@@ -130,12 +140,12 @@ class Objective:
 
     def arrange_statistics(self, leaves: Sequence[np.ndarray]) -> Statistics:
         """Return statistics as the model arranges them, given their arrays in one list."""
-        looks = jax.eval_shape(
+        shapes = jax.eval_shape(
             self.statistics,
             jax.ShapeDtypeStruct((self.size,), jnp.result_type(float)),
             jax.ShapeDtypeStruct((2, *self.point_shape), self.point_dtype),
         )
-        return jax.tree.unflatten(jax.tree.structure(looks), leaves)
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
 def _check_parameters(leaves: list[Any], warned: list[str]) -> None:
