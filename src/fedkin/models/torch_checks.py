@@ -110,7 +110,7 @@ def call_first(module: nn.Module, inputs: Array | np.ndarray, task: LearningTask
     random_state = _random_state()
     calls: list[nn.Module] = []
     with (
-        torch.no_grad(),
+        torch.enable_grad(),  # without, PyTorch may choose other operations
         _Operations() as operations,
         observed(normalizations(copy), lambda layer, _: calls.append(layer)),
     ):
@@ -125,6 +125,7 @@ def call_first(module: nn.Module, inputs: Array | np.ndarray, task: LearningTask
         raise InputError(
             f"the module {what} must return one tensor, but returns {type(outputs).__name__}"
         )
+    outputs = outputs.detach()
     for name, layer in copy.named_modules():
         if sum(each is layer for each in calls) > 1:
             raise InputError(

@@ -139,9 +139,9 @@ class Network:
 
         A layer that the module does not call has mean 0 and variance 1.
         """
-        layers = normalizations(self._training.module)
-        if not layers:
+        if not normalizations(self._module):
             return []
+        layers = normalizations(self._training.module)
         found: dict[nn.Module, Moments] = {}
 
         def note(layer: nn.Module, given: Tensor) -> None:
