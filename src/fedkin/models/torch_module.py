@@ -141,7 +141,7 @@ class TorchObjective(Objective):
     """Whether the module uses PyTorch's attention."""
     operations: int = 0
     """Multiplications and additions of the module's matrix products for one point."""
-    _idle: list[Network] = field(default_factory=list, compare=False, repr=False)
+    _idle: list[Network] = field(default_factory=list, init=False, compare=False, repr=False)
     """Networks that nobody uses at the moment."""
 
     def __getstate__(self) -> dict[str, Any]:
