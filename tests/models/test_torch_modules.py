@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -59,15 +60,25 @@ class Normalized(nn.Module):
 # Threads and copies
 
 
-def test_threads_that_predict_at_once_do_not_mix_their_models():
-    wide = nn.Sequential(nn.Linear(4, 200), nn.ReLU(), nn.Linear(200, 200), nn.Linear(200, 3))
-    first = trained(wide)
-    second = dataclasses.replace(first, theta=-first.theta)
-    expected = [each.predict_proba(INPUTS) for each in (first, second)]
-    with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda n: (first, second)[n % 2].predict_proba(INPUTS), range(100))
-    for number, scores in enumerate(found):
-        np.testing.assert_allclose(scores, expected[number % 2], atol=1e-5)
+class Meeting(nn.Linear):
+    """Waits for another thread before it uses its parameters."""
+
+    barrier = None
+
+    def forward(self, inputs):
+        if Meeting.barrier is not None:
+            Meeting.barrier.wait(timeout=30)
+        return super().forward(inputs)
+
+
+def test_threads_that_predict_at_once_do_not_mix_their_models(monkeypatch):
+    first = trained(Meeting(4, 3))
+    both = first, dataclasses.replace(first, theta=-first.theta)
+    expected = [each.predict_proba(INPUTS) for each in both]
+    monkeypatch.setattr(Meeting, "barrier", threading.Barrier(2))
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda result: result.predict_proba(INPUTS), both))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_copy_of_a_result_predicts_by_its_own_parameters():
