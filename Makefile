@@ -19,7 +19,7 @@ THEORY ?= fedkin-theory
 BENCH_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test flower check browser bench convergence theory reproduce compare clean
+.PHONY: help demo test slow flower check browser bench convergence theory reproduce compare clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -56,6 +56,9 @@ check: $(VENV)/.dev  ## lint, types, direction of imports
 # as `make flower` and a plain pytest do.
 test: check  ## all checks and all tests
 	XLA_FLAGS="$${XLA_FLAGS---xla_backend_optimization_level=0}" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
+
+slow: $(VENV)/.dev  ## the tests that compute for long, about ten minutes
+	$(BIN)/python -m pytest -n 2 -m slow $(TEST_ARGUMENTS)
 
 flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty-five minutes
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)

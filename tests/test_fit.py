@@ -12,7 +12,9 @@ from fedkin.data.sources import load_images
 from fedkin.models.linear import Ridge as FedkinRidge
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
+)
 def test_two_groups_of_digits(seed):
     """At least 95% of the weight goes to the similar nodes, and the model beats both alternatives."""
     data = sample_federation(load_images("digits"), paper_scenario("digits", 2), "minority", seed)

@@ -104,6 +104,7 @@ def equals_simulation(run, out, tmp_path, tolerance):
     assert_same(outcome(out / "runs", run), outcome(tmp_path / "simulated", run), tolerance)
 
 
+@pytest.mark.flower
 def test_a_server_app_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_path):
     """Also looks at every byte between one node and the SuperLink."""
     out = tmp_path / "out"

@@ -294,7 +294,7 @@ def test_a_start_that_was_killed_leaves_nothing_after_down(tmp_path):
     assert SUPERLINK in fedkin("down", directory, "--json")["stopped_processes"]
     assert processes.find(identity) == {}
     assert left_running(directory) == []
-    assert fedkin("down", directory, "--json")["stopped"] == []
+    assert fedkin("down", directory, "--json")["stopped_processes"] == []
 
 
 @pytest.mark.flower

@@ -115,6 +115,7 @@ def test_other_nodes_that_count_need_no_other_code():
     assert set(COMPILED) == known
 
 
+@pytest.mark.slow
 def test_the_digits_of_the_demo():
     """In single precision, too, all iterates agree to rounding."""
     data = sample_federation(load_images("digits"), paper_scenario("digits", 2), "minority", 0)

@@ -235,6 +235,7 @@ def small_study():
 KINDS = [("convex", 1), ("non-convex", 1), ("convex", 2), ("non-convex", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "period"), KINDS)
 def test_promises_are_kept(small_study, problem, period):
     own = small_study.query("outer_problem == @problem and period == @period")
@@ -249,6 +250,7 @@ def test_promises_are_kept(small_study, problem, period):
     assert fitted.max() == min(own["iteration"].max(), 97 if problem == "convex" else 10**4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problem", "period"), KINDS)
 def test_rounds_grow_no_faster_than_the_theorems_say(small_study, problem, period):
     slopes = {(slope.outer_problem, slope.period): slope for slope in fit_slopes(small_study)}

@@ -58,6 +58,7 @@ def whole(tmp_path_factory):
     return study, runs, place / "runs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(TIMES))
 def test_a_study_killed_at_random_moments_ends_with_the_same_bits(whole, number, tmp_path):
     study, runs, expected = whole

@@ -57,5 +57,5 @@ class FedAvgAlgorithm:
         solution = solve_inner(
             federation, node_weights, state.theta, key, self.training, begin=state.rounds == 0
         )
-        info = training_info(solution, node_weights, solution.cost)
-        return TrainingState(solution.point, state.rounds + solution.rounds), info
+        info = training_info(solution, state.theta, self.training, node_weights, solution.cost)
+        return state.after(solution), info

@@ -58,5 +58,5 @@ class LocalAlgorithm:
             center.alone, jnp.ones(1), state.theta, key, self.training, begin=state.rounds == 0
         )
         cost = Cost(node_points=solution.cost.node_points)
-        info = training_info(solution, None, cost, solution.rounds)
-        return TrainingState(solution.point, state.rounds + solution.rounds), info
+        info = training_info(solution, state.theta, self.training, None, cost, solution.rounds)
+        return state.after(solution), info

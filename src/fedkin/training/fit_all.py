@@ -65,11 +65,11 @@ def fit_all(
     ...     x = draw.normal(size=(80, 2))
     ...     return x, (sign * x[:, 0] > 0).astype(int)
     >>> nodes = {"north": node(1), "south": node(1), "west": node(-1), "east": node(-1)}
-    >>> everyone = fit_all(nodes, model="logistic")
+    >>> everyone = fit_all(nodes, model="logistic", compare=["local"])
     >>> everyone.groups
     (('north', 'south'), ('west', 'east'))
     >>> sorted(everyone.scores.columns)
-    ['bilevel', 'fedavg', 'local', 'points']
+    ['bilevel', 'local', 'points']
 
     Args:
         nodes: (X, y) of each node: a dict by name, or a list; or one DataFrame with a column that names the

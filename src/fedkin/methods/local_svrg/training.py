@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from fedkin.federation.base import Cost, Federation
 from fedkin.methods.base import Info, TrainedMethod
 from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution
@@ -18,6 +20,10 @@ for the power iteration, which finds that curvature from below."""
 
 PAPER_PASSES = 5
 """Passes over a node's data in one solve: the paper's T_s."""
+
+MEAN_MOVE = 0.25
+"""Training ends, too, after a step whose rounds have moved the model by less than this part of the tolerance
+on average: draws of mini-batches can move it by more in every round, and lead nowhere."""
 
 
 def paper_rounds(federation: Federation, period: int) -> int:
@@ -40,6 +46,10 @@ class TrainingState(NamedTuple):
     theta: Vector
     rounds: int
     """Rounds taken so far."""
+
+    def after(self, solution: SvrgSolution) -> "TrainingState":
+        """Return the state after further training."""
+        return TrainingState(solution.point, self.rounds + solution.rounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +100,20 @@ class SvrgMethod(TrainedMethod):
 
 
 def training_info(
-    solution: SvrgSolution, node_weights: Array | None, cost: Cost, silent_rounds: int = 0
+    solution: SvrgSolution,
+    start: Vector,
+    training: LocalSvrg,
+    node_weights: Array | None,
+    cost: Cost,
+    silent_rounds: int = 0,
 ) -> Info:
-    """Report a step that did nothing but train."""
+    """Report a step that did nothing but train, from a start on."""
     # A solve that is settled from its first round on has nothing left to do.
     finished = solution.settled and solution.rounds == 1
+    if training.tolerance is not None and not finished:
+        allowed = MEAN_MOVE * training.tolerance * solution.rounds
+        move = jnp.linalg.norm(solution.point - start)
+        finished = bool(move <= allowed * jnp.linalg.norm(solution.point))
     return Info(
         solution.point,
         node_weights,
