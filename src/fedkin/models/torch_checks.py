@@ -72,7 +72,7 @@ def check_module(module: nn.Module) -> None:
                 f"the layer {name or what} is dropout, which fedkin does not support: each step compares "
                 "gradients at two points, and they must be of the same function; set p=0 or remove the layer"
             )
-        if getattr(layer, "sparse", False):
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse:
             raise InputError(
                 f"the layer {name or what} has sparse gradients, which fedkin does not support: create it "
                 "with sparse=False"
@@ -110,22 +110,20 @@ def call_first(module: nn.Module, inputs: Array | np.ndarray, task: LearningTask
     random_state = _random_state()
     calls: list[nn.Module] = []
     with (
-        torch.enable_grad(),  # without, PyTorch may choose other operations
         _Operations() as operations,
         observed(normalizations(copy), lambda layer, _: calls.append(layer)),
     ):
-        outputs = copy(points)
+        _called(copy, points)
     if _random_state() != random_state:
         raise InputError(
             f"the module {what} draws random numbers when it is called, such as dropout does, and that is "
             "not supported: each step compares gradients at two points, and they must be of one function"
         )
-    again = _called(copy, points)
+    outputs, again = _called(copy, points), _called(copy, points)
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"the module {what} must return one tensor, but returns {type(outputs).__name__}"
         )
-    outputs = outputs.detach()
     for name, layer in copy.named_modules():
         if sum(each is layer for each in calls) > 1:
             raise InputError(
@@ -151,7 +149,7 @@ def call_first(module: nn.Module, inputs: Array | np.ndarray, task: LearningTask
         )
     attention = any("scaled_dot_product" in name for name in operations.names)
     count = operations.count // len(points)
-    return FirstCall(as_outputs(outputs, task), whole, attention, count)
+    return FirstCall(as_outputs(outputs.detach(), task), whole, attention, count)
 
 
 class _Operations(TorchDispatchMode):
@@ -209,7 +207,7 @@ def _accepted(module: nn.Module, what: str, points: Tensor) -> tuple[Tensor, boo
 
 
 def _called(module: nn.Module, points: Tensor) -> Tensor:
-    with torch.no_grad():
+    with torch.enable_grad():  # without, PyTorch may choose other operations
         return module(points)
 
 
