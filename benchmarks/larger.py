@@ -168,7 +168,10 @@ class ModuleProblem(LargerProblem):
 
 
 class LargerContests:
-    """Both contests on one network: each side takes the same steps of all nodes."""
+    """Both contests on one network: each side takes the same steps of all nodes.
+
+    What is compared is how far the steps lead: next to a large model, a wrong gradient would be too small to see.
+    """
 
     def __init__(self, problem: LargerProblem) -> None:
         self.problem = problem
@@ -195,7 +198,7 @@ class LargerContests:
     def gradient(self) -> Contest:
         """Steps of Local-SVRG; the loop keeps gradients where fedkin does."""
         problem, engine, module = self.problem, self.engine, self.module_engine
-        point, torch_point = problem.theta * 0.9, self.in_torch.theta * 0.9
+        point, torch_point = np.asarray(problem.theta) * 0.9, self.in_torch.theta * 0.9
         engine.begin_svrg(problem.theta)
         module.begin_svrg(self.in_torch.theta)
         count = (1 if self.keeps_gradients else 2) * problem.nodes * self.steps
@@ -206,15 +209,15 @@ class LargerContests:
             count,
             points,
             points * 3 * problem.forward_operations,
-            lambda: engine.svrg_round(point),
+            lambda: engine.svrg_round(point) - point,
             self.torch_gradients(),
-            lambda: self.in_torch.back(module.svrg_round(torch_point)),
+            lambda: self.in_torch.back(module.svrg_round(torch_point)) - point,
         )
 
     def product(self) -> Contest:
         """Steps of the solve for h, each with one Hessian-vector product of a mini-batch."""
         problem, engine, module = self.problem, self.engine, self.module_engine
-        target = engine.validation_gradient(problem.theta)
+        target = np.asarray(engine.validation_gradient(problem.theta))
         torch_target = self.in_torch.translated(target)
         engine.begin_adjoint(problem.theta, target)
         module.begin_adjoint(self.in_torch.theta, torch_target)
@@ -226,22 +229,22 @@ class LargerContests:
             count,
             points,
             points * 9 * problem.forward_operations,
-            lambda: engine.adjoint_round(target),
+            lambda: engine.adjoint_round(target) - target,
             self.torch_products(self.loop.parameters(problem.parameters(target))),
-            lambda: self.in_torch.back(module.adjoint_round(torch_target)),
+            lambda: self.in_torch.back(module.adjoint_round(torch_target)) - target,
         )
 
     def torch_gradients(self) -> Callable[[], np.ndarray]:
         """Return PyTorch's side of the contest `gradient`."""
         point = {name: 0.9 * tensor for name, tensor in self.start.items()}
         state = TorchSvrg(self.loop, self.start, keep=self.keeps_gradients)
-        return lambda: self._flat(state.round(point, self.draws, LEARNING_RATE))
+        return lambda: self._moved(state.round(point, self.draws, LEARNING_RATE), point)
 
     def torch_products(self, target: Parameters) -> Callable[[], np.ndarray]:
         """Return PyTorch's side of the contest `product`."""
         nothing = {name: 0.0 * tensor for name, tensor in target.items()}
         state = TorchSvrg(self.loop, nothing, self.start, target)
-        return lambda: self._flat(state.round(target, self.draws, ADJOINT_LEARNING_RATE))
+        return lambda: self._moved(state.round(target, self.draws, ADJOINT_LEARNING_RATE), target)
 
-    def _flat(self, models: Sequence[Parameters]) -> np.ndarray:
-        return np.stack([self.loop.flat(model) for model in models])
+    def _moved(self, models: Sequence[Parameters], start: Parameters) -> np.ndarray:
+        return np.stack([self.loop.flat(model) for model in models]) - self.loop.flat(start)

@@ -104,6 +104,20 @@ def test_networks_for_images_have_these_sizes(name, shape, size):
     assert objective.output_shape() == (10,)
 
 
+def test_no_parameter_of_the_residual_network_loses_its_gradient():
+    """XLA made a gradient zero where the vector of parameters was cut into slices, from 16 x 16 on."""
+    model, images = (
+        named_model("resnet", "classification", 10, (16, 16, 1)),
+        np.ones((2, 16, 16, 1)),
+    )
+    objective = Objective.create(model, images.astype(np.float32))
+    theta = objective.init(jax.random.key(0))
+    draw = jax.random.uniform(jax.random.key(1), images.shape)
+    gradient = jax.jit(jax.grad(objective.batch_loss))(theta, Batch(draw, jnp.arange(2), None))
+    block = objective.unflatten(gradient)["blocks"][2]
+    assert jnp.linalg.norm(block["around"]["bias"]) > 0.01
+
+
 @pytest.mark.parametrize(("name", "shape"), [("cnn-fedavg", (16, 18, 3)), ("resnet", (9, 8, 1))])
 def test_networks_for_images_start_sensibly_and_have_gradients(name, shape):
     model = named_model(name, "classification", 10, shape)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fedkin.errors import InputError
 from fedkin.models.base import Model, Statistics
@@ -96,11 +97,10 @@ class Objective:
 
     def unflatten(self, vector: Vector) -> Params:
         """Return the parameters as the model arranges them."""
-        leaves, begin = [], 0
-        for shape in self.shapes:
-            end = begin + math.prod(shape)
-            leaves.append(vector[begin:end].reshape(shape))
-            begin = end
+        # The gradient of one split is one concatenation. With a slice per parameter it is a sum of padded
+        # arrays, which XLA (of jaxlib 0.10.2) miscompiles in `resnet`: one bias had the gradient zero.
+        parts = lax.split(vector, [math.prod(shape) for shape in self.shapes])
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
         return jax.tree.unflatten(self.structure, leaves)
 
     def batch_loss(self, vector: Vector, batch: Batch) -> Array:
