@@ -170,7 +170,8 @@ class ModuleProblem(LargerProblem):
 class LargerContests:
     """Both contests on one network: each side takes the same steps of all nodes.
 
-    What is compared is how far the steps lead: next to a large model, a wrong gradient would be too small to see.
+    What is compared is how far the steps lead: next to a large model, a wrong gradient would be too small
+    to see.
     """
 
     def __init__(self, problem: LargerProblem) -> None:
