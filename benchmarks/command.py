@@ -104,11 +104,13 @@ def bench(
 def larger(
     network: Annotated[
         list[str] | None,
-        typer.Option(help="cnn-fedavg, 'cnn-fedavg in Flax' or resnet; all if not given."),
+        typer.Option(
+            help="Fashion-MNIST, CIFAR-10, cnn-fedavg, 'cnn-fedavg in Flax' or resnet; all if not given."
+        ),
     ] = None,
     nodes: Annotated[
         list[int] | None,
-        typer.Option(help="Numbers of nodes; 20 and 100 if not given. May be repeated."),
+        typer.Option(min=1, help="Numbers of nodes; 20 and 100 if not given. May be repeated."),
     ] = None,
     repeats: Annotated[
         int, typer.Option(min=1, help="Timed turns of each side; the median counts.")
@@ -118,7 +120,7 @@ def larger(
     ] = True,
     json: JsonOption = False,
 ) -> None:
-    """Time networks of usual size: a gradient and a Hessian-vector product, against the PyTorch loop."""
+    """Time a gradient and a Hessian-vector product by both engines and by the PyTorch loop."""
     _need("torch", "flax")
     # Heavy imports, and both are extras.
     from benchmarks import contests, work
@@ -138,7 +140,8 @@ def larger(
             for contest in listed:
                 notes.print(f"{name}, {count} nodes: {contest.name} …")
                 outcome = contests.run_contest(problem, contest, limits, repeats)
-                rows.append(asdict(outcome) | {"ratio": outcome.ratio, "nodes": count})
+                ratios = {"ratio": outcome.ratio, "module_ratio": outcome.module_ratio}
+                rows.append(asdict(outcome) | ratios | {"nodes": count})
             rows[-1] |= {"torch_threads": threads}
             if memory:
                 notes.print(f"{name}, {count} nodes: memory and compilation …")
@@ -194,14 +197,15 @@ def _cores() -> int:
 
 
 def _larger_probes(probe: Callable[..., dict[str, Any]], name: str, nodes: int) -> dict[str, Any]:
-    """Measure the memory of both sides, and the compilation of a first and a second process."""
+    """Measure the memory of all sides, and the compilation of a first and a second process."""
     settings = {"probe": "larger", "network": name, "nodes": nodes}
     with tempfile.TemporaryDirectory() as cache:
         first = probe(settings | {"side": "fedkin", "cache": cache})
         second = probe(settings | {"side": "fedkin", "cache": cache})
-    torch = probe(settings | {"side": "torch", "cache": None})
+    module, torch = (probe(settings | {"side": s, "cache": None}) for s in ("module", "torch"))
     return {
         "fedkin_megabytes": first["peak_megabytes"],
+        "module_megabytes": module["peak_megabytes"],
         "torch_megabytes": torch["peak_megabytes"],
         "first_call_seconds": first["first_call_seconds"],
         "second_process_seconds": second["first_call_seconds"],
@@ -212,23 +216,27 @@ def _show_larger(answer: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("network", "computation"):
         table.add_column(heading)
-    for heading in ("nodes", "fedkin", "PyTorch", "ratio", "matmul", "difference"):
+    headings = ("nodes", "loop", "JAX", "ratio", "module", "ratio", "matmul", "difference")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for row in answer["contests"]:
         table.add_row(
             row["network"],
             row["name"],
             str(row["nodes"]),
-            f"{row['fedkin_seconds'] * 1e3:.1f} ms",
-            f"{row['torch_seconds'] * 1e3:.1f} ms",
+            f"{row['torch_seconds'] * 1e3:.2f} ms",
+            f"{row['fedkin_seconds'] * 1e3:.2f} ms",
             f"{row['ratio']:.2f}",
+            f"{row['module_seconds'] * 1e3:.2f} ms",
+            f"{row['module_ratio']:.2f}",
             f"{row['matmul_share']:.0%}",
             f"{row['difference']:.0e}",
         )
     results.print(table)
     results.print(
-        f"\nTimes of one node's mini-batch of 50, on {answer['cores']} cores; matmul: the share of "
-        f"{answer['matmul_gigaflops']:.0f} Gflop/s."
+        f"\nTimes of one node's mini-batch of 50, on {answer['cores']} cores: in the PyTorch loop, in "
+        "fedkin's JAX engine, and in its engine for PyTorch modules with the loop's network. matmul: the "
+        f"JAX engine's share of {answer['matmul_gigaflops']:.0f} Gflop/s."
     )
     for row in answer["contests"]:
         if "memory" in row:
@@ -236,9 +244,9 @@ def _show_larger(answer: dict[str, Any]) -> None:
             calls = ", ".join(f"{n} {s:.1f} s" for n, s in found["first_call_seconds"].items())
             again = ", ".join(f"{n} {s:.1f} s" for n, s in found["second_process_seconds"].items())
             results.print(
-                f"{row['network']}, {row['nodes']} nodes: {found['fedkin_megabytes']:,.0f} MB at most, "
-                f"PyTorch {found['torch_megabytes']:,.0f} MB. First calls: {calls}; in a second "
-                f"process: {again}."
+                f"{row['network']}, {row['nodes']} nodes: {found['fedkin_megabytes']:,.0f} MB at most, as a "
+                f"module {found['module_megabytes']:,.0f} MB, loop {found['torch_megabytes']:,.0f} MB. First "
+                f"calls: {calls}; in a second process: {again}."
             )
 
 

@@ -1,4 +1,4 @@
-"""The same computation by fedkin and by the PyTorch loop, timed in turns and compared."""
+"""The same computation by fedkin's engines and by the PyTorch loop, timed in turns and compared."""
 
 # pyright: reportMissingImports=false
 # PyTorch is an extra.
@@ -24,7 +24,7 @@ from benchmarks.engine import (
     REFRESH_PROBABILITY,
     FedkinEngine,
 )
-from benchmarks.problem import BATCH_SIZE, BenchProblem, batch_draws, svrg_draws
+from benchmarks.problem import BenchProblem, batch_draws, svrg_draws
 from benchmarks.torch_loop import Draws, Parameters, TorchLoop, TorchSvrg
 from fedkin.errors import FedkinError
 from fedkin.types import Key
@@ -38,7 +38,7 @@ TURN_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Contest:
-    """One computation, done in two ways; both return the same numbers."""
+    """One computation, done in two or three ways; all return the same numbers."""
 
     name: str
     unit: str
@@ -51,6 +51,8 @@ class Contest:
     """Operations in matrix products of a run."""
     fedkin: Callable[[], np.ndarray]
     torch: Callable[[], np.ndarray]
+    module: Callable[[], np.ndarray] | None = None
+    """fedkin's engine for PyTorch modules, with the loop's network."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Outcome:
     fedkin_seconds: float
     """The median time of a unit."""
     torch_seconds: float
+    module_seconds: float | None
+    """Those of fedkin's engine for PyTorch modules; None where it takes no part."""
     difference: float
     """‖fedkin's numbers − PyTorch's‖ / ‖PyTorch's‖; `run_contest` refuses more than `LARGEST_DIFFERENCE`."""
     points_per_second: float
@@ -77,23 +81,36 @@ class Outcome:
         """How many times faster fedkin is."""
         return self.torch_seconds / self.fedkin_seconds
 
+    @property
+    def module_ratio(self) -> float | None:
+        """How many times faster than the loop fedkin is with the loop's own module."""
+        return None if self.module_seconds is None else self.torch_seconds / self.module_seconds
+
 
 def run_contest(
     problem: BenchProblem, contest: Contest, limits: work.Limits, repeats: int
 ) -> Outcome:
     """Compare the numbers of a first run of each, which compiles; then time both in turns."""
-    ours, theirs = contest.fedkin(), contest.torch()
-    difference = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
-    if not difference <= LARGEST_DIFFERENCE:  # NaN is refused too
+    ways = [contest.fedkin, contest.torch]
+    if contest.module is not None:
+        ways.append(contest.module)
+    ours, theirs, *modules = (way() for way in ways)
+    difference = max(
+        float(np.linalg.norm(own - theirs) / np.linalg.norm(theirs)) for own in (ours, *modules)
+    )
+    # A comparison with NaN is false, and `max` may lose it.
+    if not all(np.isfinite(own).all() for own in (ours, *modules)) or not (
+        difference <= LARGEST_DIFFERENCE
+    ):
         raise FedkinError(
             f"{problem.network}, {contest.name}: fedkin and PyTorch differ by {difference:.1e}, so their "
             "times cannot be compared; please report this"
         )
-    times: tuple[list[float], list[float]] = ([], [])
+    times: list[list[float]] = [[] for _ in ways]
     for _ in range(repeats):
-        for way, found in zip((contest.fedkin, contest.torch), times, strict=True):
+        for way, found in zip(ways, times, strict=True):
             found.append(_time_turn(way) / contest.units)
-    seconds, torch_seconds = float(np.median(times[0])), float(np.median(times[1]))
+    seconds, torch_seconds, *module_seconds = (float(np.median(found)) for found in times)
     run_seconds = seconds * contest.units
     image_bytes = int(np.prod(problem.image_shape))
     return Outcome(
@@ -102,6 +119,7 @@ def run_contest(
         unit=contest.unit,
         fedkin_seconds=seconds,
         torch_seconds=torch_seconds,
+        module_seconds=module_seconds[0] if module_seconds else None,
         difference=difference,
         points_per_second=contest.evaluations / run_seconds,
         matmul_share=contest.flops / run_seconds / limits.flops,
@@ -163,7 +181,7 @@ class Contests:
         them in each step, as the algorithm is written, or keeps them too.
         """
         problem, engine = self.problem, self.engine
-        points = problem.nodes * PERIOD * BATCH_SIZE
+        points = problem.nodes * PERIOD * problem.batch_size
         state = TorchSvrg(self.loop, self.start, keep=keep)
         draws = self._svrg_draws(0.0)
         point, torch_point = problem.theta * 0.9, _scaled(self.start, 0.9)
@@ -181,7 +199,7 @@ class Contests:
     def adjoint(self) -> Contest:
         """Steps of the solve for h, without refreshes."""
         problem, engine = self.problem, self.engine
-        points = problem.nodes * PERIOD * BATCH_SIZE
+        points = problem.nodes * PERIOD * problem.batch_size
         target = engine.validation_gradient(problem.theta)
         torch_target = self.loop.parameters(problem.parameters(target))
         state = TorchSvrg(self.loop, _scaled(torch_target, 0.0), self.start, torch_target)
@@ -219,13 +237,13 @@ class Contests:
             rows = [self.loop.flat(dict(zip(theta, own, strict=True))) for own in gradients]
             return -np.stack(rows) @ vector
 
-        steps = problem.nodes * PERIOD * BATCH_SIZE
+        steps = problem.nodes * PERIOD * problem.batch_size
         refreshes = int(draws[1].sum()) * problem.points
         passes = problem.nodes * problem.points
         gradients = steps + refreshes + 2 * passes
         products = steps + refreshes + passes
         return Contest(
-            "outer iteration, one round a solve",
+            "outer iteration, one round per solve",
             "iteration",
             1,
             gradients + products,
@@ -263,7 +281,7 @@ class Contests:
             )
             return self._flat([*found, own])
 
-        points = (problem.nodes * PERIOD + PERSONAL_STEPS) * BATCH_SIZE
+        points = (problem.nodes * PERIOD + PERSONAL_STEPS) * problem.batch_size
         return Contest(
             "Ditto synchronization",
             "synchronization",

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.problem import BATCH_SIZE, SEED, BenchProblem
+from benchmarks.problem import SEED, BenchProblem
 from fedkin.federation.base import Federation, PerNode, Revealed
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
@@ -69,13 +69,15 @@ class FedkinEngine:
         for node in range(problem.nodes):
             images[node], labels[node] = problem.prepared(node, problem.points)
         nodes = list(zip(images, labels, strict=True))
-        return SimulatedFederation(problem.objective, nodes, batch_size=BATCH_SIZE, seed=SEED)
+        return SimulatedFederation(
+            problem.objective, nodes, batch_size=self.problem.batch_size, seed=SEED
+        )
 
     @cached_property
     def center(self) -> Center:
         """The center; its images are those of a node that does not take part."""
         own = self.problem.prepared(self.problem.nodes, self.problem.own_points)
-        return Center(self.problem.objective, *own, batch_size=BATCH_SIZE, seed=SEED)
+        return Center(self.problem.objective, *own, batch_size=self.problem.batch_size, seed=SEED)
 
     @property
     def batches(self) -> int:
@@ -152,7 +154,7 @@ class FedkinEngine:
         gradients = 0
         for learners in (self.federation, self.center.alone):
             iterations = self._pfedme_round(learners, shared, PFEDME_ROUND)["iterations"]
-            gradients += round(float(jnp.sum(iterations)) * PERIOD * BATCH_SIZE)
+            gradients += round(float(jnp.sum(iterations)) * PERIOD * self.problem.batch_size)
         return gradients
 
     def _pfedme_round(

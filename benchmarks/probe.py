@@ -94,24 +94,32 @@ def compilation(
 
 
 def larger(network: str, nodes: int, side: str, cache: str | None) -> dict[str, Any]:
-    """Measure the memory of one side's steps with a larger network, and how long first calls take."""
-    from benchmarks.larger import LargerContests, LargerProblem  # which needs PyTorch
+    """Measure the memory of one side's steps with a network of `larger`, and how long first calls take.
+
+    Args:
+        network: Its name.
+        nodes: The number of nodes.
+        side: `fedkin`, `module` (fedkin's engine for PyTorch modules) or `torch` (the plain loop).
+        cache: Where compiled code is kept; None to keep none.
+    """
+    from benchmarks.larger import LARGER, LargerContests, LargerProblem, ModuleProblem
 
     if cache is not None:
         keep_compiled_code(Path(cache))
     problem = LargerProblem(network, nodes=nodes)
     seconds: dict[str, float] = {}
-    if side == "fedkin":
-        engine, theta = FedkinEngine(problem, period=2), problem.theta
+    if side == "torch":
+        contests = LargerContests(problem)
+        contests.torch_gradients()()
+        contests.torch_products(contests.start)()
+    else:
+        own = problem if side == "fedkin" else ModuleProblem.like(problem, problem.loop())
+        engine, theta = FedkinEngine(own, period=LARGER[network].steps), own.theta
         _ = engine.federation  # Loading the data is not timed.
         for name in ("inner", "adjoint"):
             began = time.perf_counter()
             MAIN_TASKS[name](engine, theta)
             seconds[name] = time.perf_counter() - began
-    else:
-        contests = LargerContests(problem)
-        contests.torch_gradients()()
-        contests.torch_products(contests.start)()
     return {"first_call_seconds": seconds, "peak_megabytes": _peak_bytes() / 1e6}
 
 

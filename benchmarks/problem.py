@@ -34,12 +34,14 @@ class BenchProblem:
         nodes: The number K of nodes.
         points: Images per node.
         own_points: Images of the center.
+        batch_size: Images per mini-batch.
     """
 
     network: str
     nodes: int = 15
     points: int = 4000
     own_points: int = 500
+    batch_size: int = BATCH_SIZE
 
     @property
     def model(self) -> CNN:
@@ -80,7 +82,7 @@ class BenchProblem:
         """Return the same images, divided into the mini-batches that fedkin uses."""
         images, labels = self.raw(node, points)
         # The center is a federation of its own, whose only node has the number 0.
-        rows = np.stack(divide(points, BATCH_SIZE, SEED, node % self.nodes))
+        rows = np.stack(divide(points, self.batch_size, SEED, node % self.nodes))
         return images[rows], labels[rows]
 
     def parameters(self, vector: Vector) -> Any:

@@ -14,7 +14,7 @@ from torch import nn
 import fedkin
 from fedkin.federation.base import WeightedSum
 from fedkin.models.mlp import MLP
-from torch_twins import NODES, VALIDATION, Pair
+from torch_twins import MODELS, NODES, VALIDATION, Pair
 
 
 def network(classes=3):
@@ -175,7 +175,7 @@ def half_on_meta():
         (lambda: nn.Linear(7, 3), "Linear fails on points of shape"),
         (lambda: Pairs(100, 3), "must return one tensor, but returns tuple"),
         (lambda: flat(nn.Linear(100, 3), nn.Dropout(0.1)), "the layer 2 is dropout"),
-        (lambda: Noisy(100, 3), "different outputs: it draws random numbers"),
+        (lambda: Noisy(100, 3), "Noisy draws random numbers when it is called"),
         (lambda: flat(nn.LazyLinear(3)), "call it once with a few points"),
     ],
 )
@@ -209,7 +209,7 @@ def test_a_task_that_differentiates_by_itself_is_refused():
         return state, {"point": gradient, "evaluations": data.points}
 
     task = Task("own_gradient", own_gradient, vectors=("point",), vector_replies=("point",))
-    pair = Pair("mlp")
+    pair = Pair(MODELS["mlp"])
     request = WeightedSum(task, {"point": pair.vector(1)[1]}, weights=jnp.ones(3) / 3)
     with pytest.raises(fedkin.InputError, match=r"own_gradient.*fedkin\.nodes\.oracles"):
         pair.federations[1].exchange(each=request, key=jax.random.key(0))

@@ -12,15 +12,15 @@ from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Model
 from fedkin.models.cnn import CNN, PADDING
+from fedkin.models.image_networks import FedAvgCNN
 from fedkin.models.linear import Logistic
 from fedkin.models.mlp import MLP
 from fedkin.models.objective import Objective
 from fedkin.models.torch_module import TorchModel
 from fedkin.training.problem import initial_model_key
 
-torch.set_num_threads(
-    1
-)  # two workers run the tests on two cores, and waiting threads would slow both
+# Two workers run the tests on two cores, and waiting threads would slow both.
+torch.set_num_threads(1)
 
 
 class Images(nn.Module):
@@ -58,12 +58,40 @@ def paper_cnn(model: CNN):
     )
 
 
+def fedavg_cnn(model: FedAvgCNN):
+    height, width, colors = model.image_shape
+    for _ in range(2):
+        height, width = (height - 4) // 2, (width - 4) // 2
+    return nn.Sequential(
+        Images(),
+        nn.Conv2d(colors, 32, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * height * width, 512),
+        nn.ReLU(),
+        nn.Linear(512, model.classes),
+    )
+
+
 def in_order_of_torch(model: Model, params) -> list[np.ndarray]:
     """Return the parameters of one of fedkin's models in the order and the shapes of its twin."""
     if isinstance(model, Logistic):
         return [params["kernel"].T, params["bias"]]
     if isinstance(model, MLP):
         return [part for layer in params for part in (layer["kernel"].T, layer["bias"])]
+    if isinstance(model, FedAvgCNN):
+        *filters, hidden, last = params
+        kernels = [each["kernel"].reshape(5, 5, -1, each["kernel"].shape[-1]) for each in filters]
+        # PyTorch has the channel first when it flattens; in the last images one place is left.
+        assert model.image_shape[:2] == (16, 16)
+        kernels = [each.transpose(3, 2, 0, 1) for each in kernels]
+        kernels += [hidden["kernel"].T, last["kernel"].T]
+        biases = [layer["bias"] for layer in params]
+        return [part for pair in zip(kernels, biases, strict=True) for part in pair]
     assert isinstance(model, CNN)
     first, second, last = params
     colors, (kernel, next_kernel) = model.image_shape[2], model.kernels
@@ -100,6 +128,8 @@ def twin_of(objective: Objective) -> Twin:
         module = linear(features, model.classes)
     elif isinstance(model, MLP):
         module = mlp(features, model.hidden, model.outputs)
+    elif isinstance(model, FedAvgCNN):
+        module = fedavg_cnn(model)
     else:
         assert isinstance(model, CNN)
         module = paper_cnn(model)
@@ -122,10 +152,11 @@ SIZES = (23, 30, 17)
 """Mini-batches of 8 then differ in size: some have padding in JAX, and none in PyTorch."""
 
 
-def images(rows, seed):
+def images(rows, seed, side=10):
     draw = np.random.default_rng(seed)
-    inputs = draw.normal(size=(rows, 10, 10, 1)).astype(np.float32)
-    labels = np.digitize(inputs[:, :5].mean(axis=(1, 2, 3)) + (seed == 2) * 0.3, [-0.06, 0.06])
+    inputs = draw.normal(size=(rows, side, side, 1)).astype(np.float32)
+    half = inputs[:, : side // 2].mean(axis=(1, 2, 3)) * side / 10
+    labels = np.digitize(half + (seed == 2) * 0.3, [-0.06, 0.06])
     return inputs, labels.astype(np.int32)
 
 
@@ -136,22 +167,22 @@ VALIDATION = images(20, 9)
 class Pair:
     """A model and its twin on the same nodes."""
 
-    def __init__(self, name):
-        self.model = MODELS[name]
-        prepared = [(np.asarray(self.model.prepare(jnp.asarray(x))), y) for x, y in NODES]
-        own = np.asarray(self.model.prepare(jnp.asarray(VALIDATION[0])))
+    def __init__(self, model, nodes=NODES, validation=VALIDATION):
+        self.model, self.nodes, self.validation = model, nodes, validation
+        prepared = [(np.asarray(self.model.prepare(jnp.asarray(x))), y) for x, y in nodes]
+        own = np.asarray(self.model.prepare(jnp.asarray(validation[0])))
         objective = Objective.create(self.model, prepared[0][0])
         # The twin gets the images themselves, so its model is made for their shape.
         self.twin, self.order = twin_of(objective)
-        theirs = Objective.create(self.twin, NODES[0][0][:2])
+        theirs = Objective.create(self.twin, nodes[0][0][:2])
         self.objectives = objective, theirs
         self.federations = [
-            SimulatedFederation(each, nodes, batch_size=8, seed=3)
-            for each, nodes in ((objective, prepared), (theirs, NODES))
+            SimulatedFederation(each, own_nodes, batch_size=8, seed=3)
+            for each, own_nodes in ((objective, prepared), (theirs, nodes))
         ]
         self.centers = [
-            Center(each, inputs, VALIDATION[1], batch_size=8, seed=3)
-            for each, inputs in ((objective, own), (theirs, VALIDATION[0]))
+            Center(each, inputs, validation[1], batch_size=8, seed=3)
+            for each, inputs in ((objective, own), (theirs, validation[0]))
         ]
 
     def vector(self, seed, scale=1.0):

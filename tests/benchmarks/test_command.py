@@ -28,6 +28,8 @@ def test_without_pytorch_it_says_how_to_get_it(monkeypatch):
         (("--plot", "times"), "must end in .svg, .png or .pdf"),
         (("--repeats", "0"), "--repeats"),
         (("--points", "many"), "--points"),
+        (("larger", "--network", "alexnet"), "'alexnet' is unknown; choose one of Fashion-MNIST"),
+        (("larger", "--nodes", "0"), "--nodes"),
         (("crowd", "--nodes", "20", "--kin", "20"), "--kin 20 must be fewer than --nodes 20"),
         (("crowd", "--steps", "6"), "--steps"),
     ],

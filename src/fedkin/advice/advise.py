@@ -197,8 +197,9 @@ def _linear_model(model: str | None, task: LearningTask | None) -> str:
     if task not in (None, "classification", "regression"):
         raise InputError(f"task={task!r} is unknown; choose classification or regression")
     if model not in (None, "logistic", "ridge"):
+        given = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
         raise InputError(
-            f"advise compares linear models, logistic or ridge, not {model!r}; for others use fedkin.fit"
+            f"advise compares linear models, logistic or ridge, not {given}; for others use fedkin.fit"
         )
     if model is not None and task is None:
         return model

@@ -1,6 +1,7 @@
 """The operations of traced tasks, for tensors and for NumPy, by the names that JAX gives them.
 
-A function that returns None leaves the case to JAX.
+A function that returns None leaves the case to JAX. Tensors hold numbers in floating point, or truth values:
+whole numbers are NumPy's.
 """
 
 import operator
@@ -15,8 +16,11 @@ Value = Any
 """A tensor, a NumPy array or number, or a JAX key."""
 
 
-def _torch_type(dtype: Any) -> torch.dtype | None:
-    return getattr(torch, np.dtype(dtype).name, None)
+def tensor_type(dtype: Any) -> torch.dtype | None:
+    """Return PyTorch's name of a type; None where no tensors are used, as for whole numbers and keys."""
+    if np.issubdtype(dtype, np.floating) or np.issubdtype(dtype, np.bool_):
+        return getattr(torch, np.dtype(dtype).name)
+    return None
 
 
 def _spread_tensor(value: Tensor, *, shape: tuple, broadcast_dimensions: tuple, **_: Any) -> Tensor:
@@ -35,7 +39,7 @@ def _spread_array(value: Value, *, shape: tuple, broadcast_dimensions: tuple, **
 
 def _product(first: Value, second: Value, *, dimension_numbers: tuple, **_: Any) -> Value:
     (own, other), (batch, _) = dimension_numbers
-    if batch or not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+    if batch or not all(isinstance(v, Tensor) and v.is_floating_point() for v in (first, second)):
         return None
     return torch.tensordot(first, second, dims=(list(own), list(other)))  # pyright: ignore
 
@@ -77,6 +81,15 @@ def _reals_only(function: Callable, *values: Value) -> Value:
     return function(*values) if kind == "f" else None
 
 
+def _converted(value: Value, dtype: Any) -> Value:
+    """Convert to another type; leave to JAX what whole numbers of that type cannot hold."""
+    if value.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
+        limits = np.iinfo(dtype)
+        if not np.all((value >= limits.min) & (value < limits.max)):
+            return None
+    return value.astype(dtype)
+
+
 def _plain(function: Callable) -> Callable:
     """Return a function of values alone, which have no further settings that matter."""
     return lambda *values, **_: function(*values)
@@ -86,8 +99,8 @@ def _both(function: Callable) -> tuple[Callable, Callable]:
     return _plain(function), _plain(function)
 
 
-def _larger(first: Value, second: Value, function: Callable) -> Value:
-    """Compare tensors with tensors or numbers: PyTorch's functions take only the former."""
+def _compared(first: Value, second: Value, function: Callable) -> Value:
+    """Take the larger or smaller of tensors and numbers: PyTorch's functions take tensors only."""
     like = first if isinstance(first, Tensor) else second
     return function(torch.as_tensor(first).to(like), torch.as_tensor(second).to(like))
 
@@ -107,8 +120,8 @@ OPERATIONS: Mapping[str, tuple[Callable | None, Callable | None]] = {
         None,
         _plain(lambda value, bits: value >> bits if value.dtype.kind == "u" else None),
     ),
-    "max": (_plain(lambda a, b: _larger(a, b, torch.maximum)), _plain(np.maximum)),
-    "min": (_plain(lambda a, b: _larger(a, b, torch.minimum)), _plain(np.minimum)),
+    "max": (_plain(lambda a, b: _compared(a, b, torch.maximum)), _plain(np.maximum)),
+    "min": (_plain(lambda a, b: _compared(a, b, torch.minimum)), _plain(np.minimum)),
     "eq": _both(operator.eq),
     "ne": _both(operator.ne),
     "lt": _both(operator.lt),
@@ -122,18 +135,18 @@ OPERATIONS: Mapping[str, tuple[Callable | None, Callable | None]] = {
     "integer_pow": (lambda value, *, y: value**y, lambda value, *, y: value**y),
     "sqrt": (_plain(torch.sqrt), _plain(np.sqrt)),
     "abs": (_plain(torch.abs), _plain(np.abs)),
-    "sign": (_plain(torch.sign), _plain(np.sign)),
+    "sign": (  # PyTorch's sign of NaN is 0
+        _plain(lambda value: torch.where(torch.isnan(value), value, torch.sign(value))),
+        _plain(np.sign),
+    ),
     "exp": (_plain(torch.exp), _plain(np.exp)),
     "log": (_plain(torch.log), _plain(np.log)),
     "tanh": (_plain(torch.tanh), _plain(np.tanh)),
     "is_finite": (_plain(torch.isfinite), _plain(np.isfinite)),
     "copy": _both(lambda value: value),
-    "stop_gradient": _both(lambda value: value),
     "convert_element_type": (
-        lambda value, *, new_dtype, **_: (
-            None if _torch_type(new_dtype) is None else value.to(_torch_type(new_dtype))
-        ),
-        lambda value, *, new_dtype, **_: value.astype(new_dtype),
+        lambda value, *, new_dtype, **_: value.to(tensor_type(new_dtype)),
+        lambda value, *, new_dtype, **_: _converted(value, new_dtype),
     ),
     "broadcast_in_dim": (_spread_tensor, _spread_array),
     "reshape": (_reshaped, _reshaped),

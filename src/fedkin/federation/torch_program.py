@@ -7,23 +7,24 @@ sizes) stay in NumPy. What `torch_operations.py` does not have is left to JAX: s
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from torch import Tensor
 
-from fedkin.federation.torch_operations import OPERATIONS, Value
+from fedkin.federation.torch_operations import OPERATIONS, Value, tensor_type
 from fedkin.nodes.foreign import placeholder
 
-Operation = Callable[["Machine", Sequence[Value]], Sequence[Value]]
+Operation = Callable[["Worker", Sequence[Value]], Sequence[Value]]
 
 
-class Machine(Protocol):
-    """What a program needs besides its arguments."""
+class Worker(NamedTuple):
+    """What one thread computes with."""
 
     oracles: Any
     """Has a method for every oracle of `nodes.oracles`."""
@@ -45,7 +46,7 @@ class Program:
         self._outputs = self._add(traced, self._inputs)
         self._unneeded = self._last_uses()
 
-    def __call__(self, machine: Machine, arguments: Sequence[Value]) -> list[Value]:
+    def __call__(self, worker: Worker, arguments: Sequence[Value]) -> list[Value]:
         """Run it."""
         values: list[Value] = [None] * self._count
         for place, value in self._known:
@@ -55,7 +56,7 @@ class Program:
         for (operation, sources, targets), unneeded in zip(
             self._steps, self._unneeded, strict=True
         ):
-            found = operation(machine, [values[place] for place in sources])
+            found = operation(worker, [values[place] for place in sources])
             for place, value in zip(targets, found, strict=True):
                 values[place] = value
             for place in unneeded:
@@ -104,8 +105,13 @@ def _called(equation: JaxprEqn) -> ClosedJaxpr | None:
     """Return the function that an equation calls, if it does nothing but that."""
     if equation.primitive.name in _CONTROL:
         return None
-    found = (equation.params.get(name) for name in ("jaxpr", "call_jaxpr", "call"))
-    return next((each for each in found if isinstance(each, ClosedJaxpr)), None)
+    for name in ("jaxpr", "call_jaxpr", "call"):
+        found = equation.params.get(name)
+        if isinstance(found, Jaxpr) and not found.constvars:  # of `jax.checkpoint`
+            return ClosedJaxpr(found, [])
+        if isinstance(found, ClosedJaxpr):
+            return found
+    return None
 
 
 def _operation(equation: JaxprEqn) -> Operation:
@@ -114,25 +120,31 @@ def _operation(equation: JaxprEqn) -> Operation:
         return _oracle(**parameters)
     if name in _CONTROL:
         return _CONTROL[name](**parameters)
-    in_torch, in_numpy = OPERATIONS.get(name, (None, None))
+    given: list[Any] = [atom.aval for atom in equation.invars]
+    if name not in OPERATIONS or not all(_is_known_to_numpy(each.dtype) for each in given):
+        return partial(_in_jax, equation)
+    in_torch, in_numpy = OPERATIONS[name]
+    result: Any = equation.outvars[0].aval
+    kind = tensor_type(result.dtype)
 
-    def run(machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
+    def run(worker: Worker, values: Sequence[Value]) -> Sequence[Value]:
         if any(isinstance(value, Tensor) for value in values):
-            if in_torch is not None:
-                given = [_beside_tensors(value, machine.device) for value in values]
-                found = in_torch(*given, **parameters)
-                if found is not None:
+            if in_torch is not None and kind is not None:
+                found = in_torch(
+                    *(_for_torch(value, worker.device) for value in values), **parameters
+                )
+                if found is not None and found.dtype == kind:
                     return (found,)
         elif in_numpy is not None:
             found = in_numpy(*values, **parameters)
             if found is not None:
                 return (found,)
-        return _in_jax(equation, machine, values)
+        return _in_jax(equation, worker, values)
 
     return run
 
 
-def _in_jax(equation: JaxprEqn, machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
+def _in_jax(equation: JaxprEqn, worker: Worker, values: Sequence[Value]) -> Sequence[Value]:
     """Leave an operation to JAX."""
     arguments = [
         jnp.asarray(value.cpu().numpy() if isinstance(value, Tensor) else value) for value in values
@@ -140,14 +152,19 @@ def _in_jax(equation: JaxprEqn, machine: Machine, values: Sequence[Value]) -> Se
     found = equation.primitive.bind(*arguments, **equation.params)
     results = found if equation.primitive.multiple_results else [found]
     in_torch = any(isinstance(value, Tensor) for value in values)
-    return [as_value(result, machine.device) if in_torch else _host(result) for result in results]
+    return [as_value(result, worker.device) if in_torch else _host(result) for result in results]
 
 
 def as_value(array: Any, device: torch.device) -> Value:
     """Return vectors of numbers as tensors, and everything else as it is computed with best."""
-    if np.ndim(array) > 0 and jnp.issubdtype(array.dtype, jnp.floating):
+    if np.ndim(array) > 0 and np.issubdtype(array.dtype, np.floating):
         return torch.from_numpy(np.array(array)).to(device)
     return _host(array)
+
+
+def _is_known_to_numpy(dtype: Any) -> bool:
+    """Tell whether NumPy has a type itself, and not by an extension, such as bfloat16."""
+    return not jnp.issubdtype(dtype, jax.dtypes.extended) and np.dtype(dtype).kind in "biuf"
 
 
 def _host(value: Any) -> Value:
@@ -156,7 +173,7 @@ def _host(value: Any) -> Value:
     return np.asarray(value)
 
 
-def _beside_tensors(value: Value, device: torch.device) -> Value:
+def _for_torch(value: Value, device: torch.device) -> Value:
     """Return a NumPy value as PyTorch takes it together with tensors."""
     if isinstance(value, Tensor) or not isinstance(value, (np.ndarray, np.generic)):
         return value
@@ -176,19 +193,21 @@ def _scan(
     *, jaxpr: ClosedJaxpr, length: int, reverse: bool, num_consts: int, num_carry: int, **_: Any
 ) -> Operation:
     body = Program(jaxpr)
+    shapes = [(each.shape, each.dtype) for each in jaxpr.out_avals[num_carry:]]
 
-    def run(machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
+    def run(worker: Worker, values: Sequence[Value]) -> Sequence[Value]:
         constants = list(values[:num_consts])
         carry = list(values[num_consts : num_consts + num_carry])
         series = values[num_consts + num_carry :]
         rows = []
         for step in reversed(range(length)) if reverse else range(length):
-            found = body(machine, [*constants, *carry, *(each[step] for each in series)])
+            found = body(worker, [*constants, *carry, *(each[step] for each in series)])
             carry = found[:num_carry]
             rows.append(found[num_carry:])
         if reverse:
             rows.reverse()
-        return [*carry, *(_stack(column) for column in zip(*rows, strict=True))]
+        columns = [[row[place] for row in rows] for place in range(len(shapes))]
+        return [*carry, *map(partial(_stack, device=worker.device), columns, shapes)]
 
     return run
 
@@ -203,12 +222,12 @@ def _while(
 ) -> Operation:
     condition, body = Program(cond_jaxpr), Program(body_jaxpr)
 
-    def run(machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
+    def run(worker: Worker, values: Sequence[Value]) -> Sequence[Value]:
         own = list(values[:cond_nconsts])
         constants = list(values[cond_nconsts : cond_nconsts + body_nconsts])
         carry = list(values[cond_nconsts + body_nconsts :])
-        while bool(condition(machine, [*own, *carry])[0]):
-            carry = body(machine, [*constants, *carry])
+        while bool(condition(worker, [*own, *carry])[0]):
+            carry = body(worker, [*constants, *carry])
         return carry
 
     return run
@@ -217,44 +236,52 @@ def _while(
 def _cond(*, branches: Sequence[ClosedJaxpr], **_: Any) -> Operation:
     programs = [Program(branch) for branch in branches]
 
-    def run(machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
+    def run(worker: Worker, values: Sequence[Value]) -> Sequence[Value]:
         chosen = min(max(int(values[0]), 0), len(programs) - 1)
-        return programs[chosen](machine, values[1:])
+        return programs[chosen](worker, values[1:])
 
     return run
 
 
 def _oracle(
-    *, name: str, structure: Any, mapped: tuple[tuple[bool, ...], ...], **_: Any
+    *,
+    name: str,
+    structure: Any,
+    mapped: tuple[tuple[bool, ...], ...],
+    results: Sequence[tuple[tuple[int, ...], Any]],
 ) -> Operation:
-    def ask(machine: Machine, values: Sequence[Value], levels: tuple) -> Sequence[Value]:
+    def ask(worker: Worker, values: Sequence[Value], levels: tuple) -> Sequence[Value]:
         if not levels:
             arguments = jax.tree.unflatten(structure, values)
-            found = getattr(machine.oracles, name)(*arguments)
+            found = getattr(worker.oracles, name)(*arguments)
             return found if isinstance(found, tuple) else (found,)
         *inner, has_axis = levels
         size = next(len(value) for value, own in zip(values, has_axis, strict=True) if own)
         rows = [
             ask(
-                machine,
+                worker,
                 [value[row] if own else value for value, own in zip(values, has_axis, strict=True)],
                 tuple(inner),
             )
             for row in range(size)
         ]
-        return [_stack(column) for column in zip(*rows, strict=True)]
+        own_shapes = [(shape[len(levels) :], dtype) for shape, dtype in results]
+        return [
+            _stack([row[place] for row in rows], each, worker.device)
+            for place, each in enumerate(own_shapes)
+        ]
 
-    return lambda machine, values: ask(machine, values, mapped)
+    return lambda worker, values: ask(worker, values, mapped)
 
 
 def _select(**_: Any) -> Operation:
-    def run(machine: Machine, values: Sequence[Value]) -> Sequence[Value]:
+    def run(worker: Worker, values: Sequence[Value]) -> Sequence[Value]:
         which, *cases = values
         if np.ndim(which) == 0:
             return (cases[int(which)],)
         if not any(isinstance(value, Tensor) for value in values):
             return (np.choose(which, cases),)
-        chosen, *given = (_beside_tensors(value, machine.device) for value in values)
+        chosen, *given = (_for_torch(value, worker.device) for value in values)
         found = given[0]
         for number, case in enumerate(given[1:], start=1):
             found = torch.where(chosen == number, case, found)
@@ -271,7 +298,25 @@ _CONTROL: Mapping[str, Callable[..., Operation]] = {
 }
 
 
-def _stack(values: Sequence[Value]) -> Value:
-    if isinstance(values[0], Tensor):
-        return torch.stack(list(values))
+def _stack(
+    values: Sequence[Value], shape: tuple[tuple[int, ...], Any], device: torch.device
+) -> Value:
+    """Return values as the rows of one array.
+
+    Args:
+        values: Any number of them: tensors, numbers that are not tensors, or both.
+        shape: The shape and the type of each.
+        device: Where tensors are.
+    """
+    if not values:
+        return as_value(np.zeros((0, *shape[0]), shape[1]), device)
+    if any(isinstance(value, Tensor) for value in values):
+        return torch.stack(
+            [
+                value if isinstance(value, Tensor) else torch.from_numpy(np.array(value)).to(device)
+                for value in values
+            ]
+        )
+    if not isinstance(values[0], (np.ndarray, np.generic)):  # keys
+        return jnp.stack(values)
     return np.stack(values)

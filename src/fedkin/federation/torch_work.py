@@ -6,7 +6,6 @@ threads work on different nodes, each with single-threaded operations, where the
 """
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,24 +23,12 @@ from fedkin.federation.base import as_array
 from fedkin.federation.portions import Portion
 from fedkin.federation.series import Beginning, Item
 from fedkin.federation.task import EVALUATIONS, Slot, Task
-from fedkin.federation.torch_program import Machine, Program, Value, as_value
+from fedkin.federation.torch_program import Program, Value, Worker, as_value
 from fedkin.federation.work import cores
 from fedkin.models.torch_module import TorchObjective
-from fedkin.nodes.foreign import BatchPlace
+from fedkin.models.torch_network import in_usual_mode
 from fedkin.nodes.torch_oracles import TorchOracles, TorchPool
 from fedkin.types import Array, Key
-
-LONG_GRADIENT = 1e-3
-"""Seconds: threads pay where a gradient of a mini-batch takes at least this long. Below, they mostly wait for
-Python's lock."""
-
-
-class _Worker:
-    """What one thread computes with."""
-
-    def __init__(self, objective: TorchObjective, pool: TorchPool) -> None:
-        self.oracles = TorchOracles(objective.network(), pool)
-        self.device = objective.device
 
 
 class _Traced(NamedTuple):
@@ -56,8 +43,9 @@ class _Traced(NamedTuple):
         traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
         return cls(Program(traced), jax.tree.structure(shapes))
 
-    def __call__(self, worker: Machine, *arguments: Any) -> Any:
-        found = self.program(worker, jax.tree.leaves(arguments))
+    def __call__(self, worker: Worker, *arguments: Any) -> Any:
+        with np.errstate(all="ignore"):  # as in JAX, numbers may overflow
+            found = self.program(worker, jax.tree.leaves(arguments))
         return jax.tree.unflatten(self.results, found)
 
 
@@ -71,6 +59,7 @@ class TorchWork:
         first_number: The number of the first node.
     """
 
+    @in_usual_mode
     def __init__(
         self,
         objective: TorchObjective,
@@ -85,7 +74,7 @@ class TorchWork:
         self._first_number = first_number
         self._contents: dict[str, dict[Item, Any]] = {}
         self._traced: dict[Any, _Traced] = {}
-        self._slot_looks: dict[Slot, Any] = {}
+        self._slot_shapes: dict[Slot, Any] = {}
         self._tracing = threading.Lock()
         self._thread = threading.local()
         nodes = len(self.data.batches)
@@ -109,6 +98,7 @@ class TorchWork:
         (found,) = self.compute_together(task, options, [portion])
         return found
 
+    @in_usual_mode
     def compute_together(
         self, task: Task, options: Mapping[str, Any], portions: Sequence[Portion]
     ) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
@@ -148,13 +138,14 @@ class TorchWork:
 
         return [partial(run, place) for place in range(len(portion.items))]
 
+    @in_usual_mode
     def evaluate(self, function: Callable, *arguments: Any, **options: Any) -> Any:
         """Return a function of the model, the first node's data and some arrays, as JAX arrays."""
         own = self.data.of_node(0)
         given = [as_value(as_array(array), self._objective.device) for array in arguments]
         known = (function, *sorted(options.items()))
         whole = partial(function, self._objective, **options)
-        traced = self._trace(known, whole, own, *map(_look, given))
+        traced = self._trace(known, whole, own, *map(_shape, given))
         with self._few_threads():
             found = traced(self._worker(), own, *given)
         return jax.tree.map(lambda value: jnp.asarray(_array(value)), found)
@@ -189,6 +180,7 @@ class TorchWork:
                 arrays[f"slot/{name}/{place}"] = np.stack(column)
         return arrays
 
+    @in_usual_mode
     def import_arrays(
         self,
         arrays: Mapping[str, np.ndarray],
@@ -201,7 +193,7 @@ class TorchWork:
         else:
             self.forget_models(set(models.values()))
         for name in sorted({key.split("/")[1] for key in arrays if key.startswith("slot/")}):
-            leaves, structure = jax.tree.flatten(self._look_of(slots[name]))
+            leaves, structure = jax.tree.flatten(self._shapes_of(slots[name]))
             columns = [arrays[f"slot/{name}/{place}"] for place in range(len(leaves))]
             items = [
                 (int(model) if models is None else models[int(model)], int(node))
@@ -233,10 +225,10 @@ class TorchWork:
         needed = {name: message[name] for name in names}
         content = self._contents.setdefault(slot.name, {}).get(item)
         if content is None:
-            content = jax.tree.map(self._zeros, self._look_of(slot))
+            content = jax.tree.map(self._zeros, self._shapes_of(slot))
         begin = partial(slot.begin, self._objective)
         known = (slot, *sorted(names))
-        traced = self._trace(known, begin, own, self._look_of(slot), _looks(needed))
+        traced = self._trace(known, begin, own, self._shapes_of(slot), _shapes(needed))
         content, count = traced(self._worker(), own, content, needed)
         self._contents[slot.name][item] = content
         return int(count)
@@ -254,8 +246,8 @@ class TorchWork:
         state = {slot.name: self._contents[slot.name][item] for slot in task.slots}
         known = (task, *sorted(options.items()))
         function = partial(task.function, self._objective, **options)
-        looks = {slot.name: self._look_of(slot) for slot in task.slots}, key, _looks(needed)
-        traced = self._trace(known, function, own, *looks)
+        shapes = {slot.name: self._shapes_of(slot) for slot in task.slots}, key, _shapes(needed)
+        traced = self._trace(known, function, own, *shapes)
         state, reply = traced(self._worker(), own, state, key, needed)
         for slot in task.slots:
             self._contents[slot.name][item] = state[slot.name]
@@ -280,46 +272,44 @@ class TorchWork:
                 torch.set_num_threads(threads)  # of the operations of this thread
                 return run(place)
 
-            if self._threads is None or count == 1 or not self._gradients_are_long:
+            if self._threads is None or count == 1 or not self._gradients_are_heavy:
                 return [alone(place) for place in range(count)]
             return list(self._threads.map(alone, range(count)))
 
     @contextmanager
     def _few_threads(self) -> Iterator[int]:
-        """Let operations have one thread, unless they are long and there is but one node."""
+        """Let operations have one thread, unless they are heavy and there is only one node."""
         before = torch.get_num_threads()
         try:
             torch.set_num_threads(1)
-            if len(self.data.batches) == 1 and self._gradients_are_long:
+            if len(self.data.batches) == 1 and self._gradients_are_heavy:
                 torch.set_num_threads(min(before, cores()))
             yield torch.get_num_threads()
         finally:
             torch.set_num_threads(before)
 
     @cached_property
-    def _gradients_are_long(self) -> bool:
-        worker, batch = self._worker(), BatchPlace(np.int32(0))
-        theta = self._objective.tensor(self._objective.start(jax.random.key(0)))
-        worker.oracles.batch_loss_and_gradient(theta, batch)
-        begin = time.perf_counter()
-        worker.oracles.batch_loss_and_gradient(theta, batch)
-        return time.perf_counter() - begin >= LONG_GRADIENT
+    def _gradients_are_heavy(self) -> bool:
+        # Counted, not timed: the number of threads that share an operation decides its last bits. Threads do
+        # not pay below that work, because they mostly wait for Python's lock.
+        return self._objective.is_heavy(self._pool.labels.shape[1])
 
-    def _worker(self) -> _Worker:
+    def _worker(self) -> Worker:
         if not hasattr(self._thread, "worker"):
-            self._thread.worker = _Worker(self._objective, self._pool)
+            oracles = TorchOracles(self._objective.network(), self._pool)
+            self._thread.worker = Worker(oracles, self._objective.device)
         return self._thread.worker
 
-    def _look_of(self, slot: Slot) -> Any:
+    def _shapes_of(self, slot: Slot) -> Any:
         """Return the arrangement and the shapes of a slot's content."""
-        if slot not in self._slot_looks:
-            self._slot_looks[slot] = jax.eval_shape(
+        if slot not in self._slot_shapes:
+            self._slot_shapes[slot] = jax.eval_shape(
                 lambda: slot.empty(self._objective, self.data)  # pyright: ignore
             )
-        return self._slot_looks[slot]
+        return self._slot_shapes[slot]
 
-    def _zeros(self, look: jax.ShapeDtypeStruct) -> Value:
-        return as_value(np.zeros(look.shape, look.dtype), self._objective.device)
+    def _zeros(self, shape: jax.ShapeDtypeStruct) -> Value:
+        return as_value(np.zeros(shape.shape, shape.dtype), self._objective.device)
 
 
 def _of_model(message: Mapping[str, Value], row: int) -> dict[str, Value]:
@@ -327,15 +317,15 @@ def _of_model(message: Mapping[str, Value], row: int) -> dict[str, Value]:
     return {name: each[row] if np.ndim(each) == 2 else each for name, each in message.items()}
 
 
-def _look(value: Value) -> Any:
+def _shape(value: Value) -> Any:
     """Return what tracing needs to know of a value."""
     if isinstance(value, torch.Tensor):
         return jax.ShapeDtypeStruct(tuple(value.shape), str(value.dtype).removeprefix("torch."))
     return jax.ShapeDtypeStruct(np.shape(value), value.dtype)
 
 
-def _looks(message: Mapping[str, Value]) -> dict[str, Any]:
-    return {name: _look(value) for name, value in message.items()}
+def _shapes(message: Mapping[str, Value]) -> dict[str, Any]:
+    return {name: _shape(value) for name, value in message.items()}
 
 
 def _array(value: Value) -> np.ndarray:

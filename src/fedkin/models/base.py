@@ -152,7 +152,8 @@ class WrappedModel:
             raise InputError(
                 f"the model {self._name} must return one array, not {type(outputs).__name__}"
             )
-        return outputs[..., 0] if self.task == "regression" and outputs.ndim == 2 else outputs
+        column = self.task == "regression" and outputs.ndim == 2 and outputs.shape[1] == 1
+        return outputs[:, 0] if column else outputs
 
     def statistics(self, params: Params, inputs: Array) -> Statistics:
         """Return the statistics of these inputs; nothing if the module does not normalize over points."""

@@ -102,9 +102,6 @@ def named_model(
 ) -> Model:
     """Create a model by its name.
 
-    >>> named_model("logistic", "classification", classes=10, point_shape=(8, 8, 1), l2=0.01)
-    Logistic(l2=0.01, intercept=True, classes=10, task='classification')
-
     Args:
         name: `logistic`, `ridge`, `mlp`, `cnn`, `cnn-fedavg`, `resnet`, a registered name, or
             `package.module:factory`.

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fedkin.errors import InputError
 from fedkin.models.base import Model, Statistics
@@ -20,6 +21,10 @@ OPERATIONS_FOR_ONE_NODE = 10_000_000
 """From this many multiplications and additions in the loss of a mini-batch on, nodes and mini-batches are
 computed one after the other. Below that, starting an operation costs more than the operation, so several are
 computed at once."""
+
+PARAMETERS_FOR_ONE_NODE = 100_000
+"""Likewise from this many parameters on: a table of that size takes no multiplications, but several copies of
+it would fill the memory."""
 
 
 class Batch(NamedTuple):
@@ -92,11 +97,10 @@ class Objective:
 
     def unflatten(self, vector: Vector) -> Params:
         """Return the parameters as the model arranges them."""
-        leaves, begin = [], 0
-        for shape in self.shapes:
-            end = begin + math.prod(shape)
-            leaves.append(vector[begin:end].reshape(shape))
-            begin = end
+        # The gradient of one split is one concatenation. With a slice per parameter it is a sum of padded
+        # arrays, which XLA (of jaxlib 0.10.2) miscompiles in `resnet`: one bias had the gradient zero.
+        parts = lax.split(vector, [math.prod(shape) for shape in self.shapes])
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
         return jax.tree.unflatten(self.structure, leaves)
 
     def batch_loss(self, vector: Vector, batch: Batch) -> Array:
@@ -109,7 +113,13 @@ class Objective:
 
     def is_heavy(self, points: int) -> bool:
         """Return whether one mini-batch of this many points is enough work for a core at a time."""
-        return _loss_operations(self, points) >= OPERATIONS_FOR_ONE_NODE
+        if self.size >= PARAMETERS_FOR_ONE_NODE:
+            return True
+        return self._loss_operations(points) >= OPERATIONS_FOR_ONE_NODE
+
+    def _loss_operations(self, points: int) -> int:
+        """Count the multiplications and additions in the loss of a mini-batch."""
+        return _loss_operations(self, points)
 
     def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> Array:
         """Return the outputs for evaluation, normalized with fixed statistics."""
@@ -130,12 +140,12 @@ class Objective:
 
     def arrange_statistics(self, leaves: Sequence[np.ndarray]) -> Statistics:
         """Return statistics as the model arranges them, given their arrays in one list."""
-        looks = jax.eval_shape(
+        shapes = jax.eval_shape(
             self.statistics,
             jax.ShapeDtypeStruct((self.size,), jnp.result_type(float)),
             jax.ShapeDtypeStruct((2, *self.point_shape), self.point_dtype),
         )
-        return jax.tree.unflatten(jax.tree.structure(looks), leaves)
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
 def _check_parameters(leaves: list[Any], warned: list[str]) -> None:

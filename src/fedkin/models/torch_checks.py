@@ -1,12 +1,23 @@
 """Which PyTorch modules can be trained, and what is wrong with the others."""
 
+from contextlib import suppress
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fedkin.errors import InputError
-from fedkin.models.torch_network import as_float, as_outputs, training_copy
+from fedkin.models.torch_network import (
+    as_float,
+    as_outputs,
+    normalizations,
+    observed,
+    training_copy,
+)
 from fedkin.types import Array, LearningTask
 
 
@@ -61,9 +72,26 @@ def check_module(module: nn.Module) -> None:
                 f"the layer {name or what} is dropout, which fedkin does not support: each step compares "
                 "gradients at two points, and they must be of the same function; set p=0 or remove the layer"
             )
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.sparse:
+            raise InputError(
+                f"the layer {name or what} has sparse gradients, which fedkin does not support: create it "
+                "with sparse=False"
+            )
 
 
-def first_outputs(module: nn.Module, inputs: Array | np.ndarray, task: LearningTask) -> Tensor:
+class FirstCall(NamedTuple):
+    """What a call with a few points shows about a module."""
+
+    outputs: Tensor
+    whole_numbers: bool
+    """Whether the module takes whole numbers as inputs, such as places in a table, and no others."""
+    attention: bool
+    """Whether the module uses PyTorch's attention."""
+    operations: int
+    """Multiplications and additions of the matrix products for one point."""
+
+
+def call_first(module: nn.Module, inputs: Array | np.ndarray, task: LearningTask) -> FirstCall:
     """Call a module as training does, and refuse it if that fails or changes something.
 
     Raises:
@@ -75,21 +103,33 @@ def first_outputs(module: nn.Module, inputs: Array | np.ndarray, task: LearningT
     except Exception as error:
         raise InputError(f"the module {what} cannot be copied ({error})") from error
     before = {name: buffer.clone() for name, buffer in copy.named_buffers()}
-    points = as_float(torch.from_numpy(np.array(inputs)).to(device_of(module)))
-    if len(points) < 2:  # a layer of batch normalization needs two
-        points = torch.cat([points, points])
-    try:
-        with torch.no_grad():
-            outputs, again = copy(points), copy(points)
-    except Exception as error:
+    array = np.array(inputs)
+    if len(array) < 2:  # a layer of batch normalization needs two
+        array = np.concatenate([array, array])
+    points, whole = _accepted(copy, what, as_points(array).to(device_of(module)))
+    random_state = _random_state()
+    calls: list[nn.Module] = []
+    with (
+        _Operations() as operations,
+        observed(normalizations(copy), lambda layer, _: calls.append(layer)),
+    ):
+        _called(copy, points)
+    if _random_state() != random_state:
         raise InputError(
-            f"the module {what} fails on points of shape {tuple(points.shape[1:])} and type "
-            f"{str(points.dtype).removeprefix('torch.')}: {type(error).__name__}: {error}"
-        ) from error
+            f"the module {what} draws random numbers when it is called, such as dropout does, and that is "
+            "not supported: each step compares gradients at two points, and they must be of one function"
+        )
+    outputs, again = _called(copy, points), _called(copy, points)
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"the module {what} must return one tensor, but returns {type(outputs).__name__}"
         )
+    for name, layer in copy.named_modules():
+        if sum(each is layer for each in calls) > 1:
+            raise InputError(
+                f"the module {what} calls its layer {name} of batch normalization more than once, and a "
+                "layer has one mean and variance at evaluation: use a separate layer in each place"
+            )
     for name, buffer in copy.named_buffers():
         if name not in before or not _same(buffer, before[name]):
             raise InputError(
@@ -99,15 +139,84 @@ def first_outputs(module: nn.Module, inputs: Array | np.ndarray, task: LearningT
             )
     if not _same(outputs, again):
         raise InputError(
-            f"two calls of the module {what} with the same points give different outputs: it draws random "
-            "numbers, such as dropout does, and that is not supported"
+            f"two calls of the module {what} with the same points give different outputs: it keeps something "
+            "from one call to the next, or draws random numbers, and neither is supported"
         )
     if outputs.ndim == 0 or len(outputs) != len(points):
         raise InputError(
             f"the module {what} must return a row of outputs per point, but returns the shape "
             f"{tuple(outputs.shape)} for {len(points)} points"
         )
-    return as_outputs(outputs, task)
+    attention = any("scaled_dot_product" in name for name in operations.names)
+    count = operations.count // len(points)
+    return FirstCall(as_outputs(outputs.detach(), task), whole, attention, count)
+
+
+class _Operations(TorchDispatchMode):
+    """Notes PyTorch's operations inside the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.count = 0
+        """The multiplications and additions of matrix products."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Note an operation, and do it."""
+        given = kwargs or {}
+        found = func(*args, **given)
+        self.names.add(str(func))
+        if func._overloadpacket in flop_registry:
+            self.count += flop_registry[func._overloadpacket](*args, **given, out_val=found)
+        return found
+
+
+def as_points(array: np.ndarray, *, whole_numbers: bool = False) -> Tensor:
+    """Return points as a module takes them: whole numbers, bytes, or numbers in single precision.
+
+    Raises:
+        InputError: If whole numbers are needed and there are others.
+    """
+    if not whole_numbers:
+        return torch.from_numpy(array if array.dtype == np.uint8 else array.astype(np.float32))
+    whole = array.astype(np.int64)
+    if array.dtype == np.uint8 or (whole != array).any():
+        raise InputError(
+            "the module takes whole numbers only, and some points have others (bytes are taken for images "
+            "and scaled to 0 … 1): give them as int64"
+        )
+    return torch.from_numpy(whole)
+
+
+def _accepted(module: nn.Module, what: str, points: Tensor) -> tuple[Tensor, bool]:
+    """Return points in the type that the module accepts, and whether that is whole numbers."""
+    try:
+        _called(module, as_float(points))
+    except Exception as error:
+        if points.is_floating_point() and torch.equal(points, points.round()):
+            with suppress(Exception):
+                _called(module, points.long())
+                return points.long(), True
+        raise InputError(
+            f"the module {what} fails on points of shape {tuple(points.shape[1:])} and type "
+            f"{str(as_float(points).dtype).removeprefix('torch.')}: {type(error).__name__}: {error}"
+        ) from error
+    return as_float(points), False
+
+
+def _called(module: nn.Module, points: Tensor) -> Tensor:
+    with torch.enable_grad():  # without, PyTorch may choose other operations
+        return module(points)
+
+
+def _random_state() -> list[bytes]:
+    """Return the state of PyTorch's generators."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return [state.cpu().numpy().tobytes() for state in states]
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

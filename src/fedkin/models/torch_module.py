@@ -1,10 +1,11 @@
 """PyTorch modules as models (extra `torch`)."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,14 @@ from torch import nn
 from fedkin.errors import InputError
 from fedkin.models.base import Statistics, point_loss
 from fedkin.models.objective import Batch, Objective
-from fedkin.models.torch_checks import check_module, device_of, first_outputs, trained_names
-from fedkin.models.torch_network import Moments, Network, seeded, set_moments
+from fedkin.models.torch_checks import (
+    as_points,
+    call_first,
+    check_module,
+    device_of,
+    trained_names,
+)
+from fedkin.models.torch_network import Moments, Network, in_usual_mode, seeded, set_moments
 from fedkin.types import Array, Key, LearningTask, Params, Vector
 
 STATISTICS_NAMES = ("running_mean", "running_var")
@@ -34,7 +41,7 @@ class TorchModel:
         module: The module.
         task: What its outputs are.
         l2: Adds ½·l2·‖θ‖² to the loss.
-        factory: Makes such modules, with parameters drawn from PyTorch's generator; None if there is but
+        factory: Makes such modules, with parameters drawn from PyTorch's generator; None if there is only
             this one.
 
     >>> model = TorchModel(nn.Linear(2, 3))
@@ -55,20 +62,28 @@ class TorchModel:
         with seeded(0):
             return cls(factory(), task, l2, factory)
 
+    @in_usual_mode
     def objective_for(self, inputs: Array | np.ndarray) -> "TorchObjective":
         """Bind the module to the shape of its inputs, and refuse one that cannot be trained."""
+        if jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+            raise InputError(
+                "PyTorch modules are trained in single precision: switch jax_enable_x64 off"
+            )
         check_module(self.module)
         names = trained_names(self.module)
         parameters = dict(self.module.named_parameters())
         shapes = tuple(tuple(parameters[name].shape) for name in names)
-        outputs = first_outputs(self.module, inputs, self.task)
+        first = call_first(self.module, inputs, self.task)
         return TorchObjective(
             self,
             tuple(names),
             shapes,
             tuple(inputs.shape[1:]),
             str(inputs.dtype),
-            tuple(outputs.shape[1:]),
+            tuple(first.outputs.shape[1:]),
+            first.whole_numbers,
+            first.attention,
+            first.operations,
         )
 
     def prepare(self, inputs: Array) -> Array:
@@ -120,7 +135,18 @@ class TorchObjective(Objective):
     point_dtype: str
     point_outputs: tuple[int, ...] = ()
     """The shape of the outputs for one point."""
-    _networks: list[Network] = field(default_factory=list, compare=False, repr=False)
+    whole_numbers: bool = False
+    """Whether the module takes whole numbers as inputs, and no others."""
+    attention: bool = False
+    """Whether the module uses PyTorch's attention."""
+    operations: int = 0
+    """Multiplications and additions of the module's matrix products for one point."""
+    _idle: list[Network] = field(default_factory=list, init=False, compare=False, repr=False)
+    """Networks that nobody uses at the moment."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: the parameters of a copied network would not follow its vector."""
+        return self.__dict__ | {"_idle": []}
 
     @property
     def device(self) -> torch.device:
@@ -129,7 +155,11 @@ class TorchObjective(Objective):
 
     def network(self) -> Network:
         """Return a new network, for one thread."""
-        return Network(self.model.module, self.structure, self.model.task, self.model.l2)
+        model = self.model
+        return Network(model.module, self.structure, model.task, model.l2, attention=self.attention)
+
+    def _loss_operations(self, points: int) -> int:
+        return points * self.operations
 
     def start(self, key: Key) -> Vector:
         """Return the module's own parameters, or those of a new one where a factory makes it."""
@@ -162,21 +192,24 @@ class TorchObjective(Objective):
         """Refuse: JAX cannot call the module."""
         refuse_in_jax()
 
+    @in_usual_mode
     def outputs(self, vector: Vector, inputs: Array, statistics: Statistics) -> np.ndarray:  # pyright: ignore
         """Return the outputs for evaluation, normalized with fixed statistics."""
-        network = self._shared_network()
-        outputs = network.outputs(
-            self.tensor(vector), self.tensor(inputs), self._moments(statistics)
-        )
+        with self._idle_network() as network:
+            outputs = network.outputs(
+                self.tensor(vector), self.points(inputs), self._moments(statistics)
+            )
         return outputs.cpu().numpy()
 
     def output_shape(self) -> tuple[int, ...]:
         """Return the shape of the outputs for one point."""
         return self.point_outputs
 
+    @in_usual_mode
     def statistics(self, vector: Vector, inputs: Array) -> Statistics:
         """Return the normalization statistics of these inputs."""
-        found = self._shared_network().statistics(self.tensor(vector), self.tensor(inputs))
+        with self._idle_network() as network:
+            found = network.statistics(self.tensor(vector), self.points(inputs))
         return tuple((mean.cpu().numpy(), variance.cpu().numpy()) for mean, variance in found)
 
     def arrange_statistics(self, leaves: Sequence[np.ndarray]) -> Statistics:
@@ -197,18 +230,44 @@ class TorchObjective(Objective):
         """Copy an array to the module's device."""
         return torch.from_numpy(np.array(array)).to(self.device)
 
+    def points(self, inputs: Array | np.ndarray) -> torch.Tensor:
+        """Copy points to the module's device, as numbers of the type that it takes."""
+        return as_points(np.array(inputs), whole_numbers=self.whole_numbers).to(self.device)
+
     def _moments(self, statistics: Statistics) -> list[Moments]:
         return [(self.tensor(mean), self.tensor(variance)) for mean, variance in statistics]
 
-    def _shared_network(self) -> Network:
-        if not self._networks:
-            self._networks.append(self.network())
-        return self._networks[0]
+    @contextmanager
+    def _idle_network(self) -> Iterator[Network]:
+        """Lend a network to the calling thread: several may predict at the same time."""
+        try:
+            network = self._idle.pop()
+        except IndexError:
+            network = self.network()
+        yield network
+        self._idle.append(network)
 
     def _vector_of(self, module: nn.Module) -> Vector:
         parameters = dict(module.named_parameters())
         parts = [parameters[name].detach().cpu().reshape(-1) for name in self.structure]
         return jnp.asarray(torch.cat(parts).numpy())
+
+
+def state_arrays(module: nn.Module) -> dict[str, np.ndarray]:
+    """Return a module's state dict as arrays.
+
+    What is not a tensor there (`get_extra_state`) is part of how the module is made, and is left out. NumPy
+    has no bfloat16: such tensors become single precision, without loss.
+    """
+    tensors = _tensors(module)
+    return {
+        name: (each.float() if each.dtype == torch.bfloat16 else each).cpu().numpy()
+        for name, each in tensors.items()
+    }
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {n: each for n, each in module.state_dict().items() if isinstance(each, torch.Tensor)}
 
 
 def with_state(module: nn.Module, state: Mapping[str, np.ndarray]) -> nn.Module:
@@ -218,7 +277,7 @@ def with_state(module: nn.Module, state: Mapping[str, np.ndarray]) -> nn.Module:
         InputError: If the module's own has other names or shapes.
     """
     copy = deepcopy(module)
-    own = copy.state_dict()
+    own = _tensors(copy)
     # Layers of batch normalization get statistics by training, also where they have none before.
     odd = {
         name for name in set(own) ^ set(state) if name in own or not name.endswith(STATISTICS_NAMES)
@@ -234,7 +293,8 @@ def with_state(module: nn.Module, state: Mapping[str, np.ndarray]) -> nn.Module:
                 f"the module {type(module).__name__} is not like the saved one: {name} has the shape "
                 f"{tuple(own[name].shape)}, and {array.shape} in the file"
             )
-    copy.load_state_dict({name: torch.from_numpy(state[name]) for name in own})
+    read = {name: torch.from_numpy(state[name]) for name in own}
+    copy.load_state_dict(copy.state_dict() | read)
     return copy
 
 

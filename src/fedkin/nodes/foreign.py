@@ -81,8 +81,8 @@ def for_any_model(shapes: Shapes) -> Callable[[Callable], Callable]:
             if objective.in_jax:
                 return function(objective, *arguments)
             leaves, structure = jax.tree.flatten(arguments)
-            looks = jax.eval_shape(shapes, *arguments)
-            results, form = jax.tree.flatten(looks)
+            found = jax.eval_shape(shapes, *arguments)
+            results, form = jax.tree.flatten(found)
             found = placeholder.bind(
                 *leaves,
                 name=function.__name__,

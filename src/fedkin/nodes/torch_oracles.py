@@ -25,7 +25,7 @@ class TorchPool:
         labels = np.asarray(data.labels)
         classification = objective.model.task == "classification"
         labels = labels.astype(np.int64 if classification else np.float32)
-        self.inputs = objective.tensor(inputs)
+        self.inputs = objective.points(inputs)
         self.labels = objective.tensor(labels)
         width = labels.shape[1]
         if data.weights is None:

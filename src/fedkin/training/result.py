@@ -163,7 +163,9 @@ class Result:
         """Return the state dict of a PyTorch module as arrays; nothing for other models."""
         if self.objective.in_jax:
             return {}
-        return {name: tensor.cpu().numpy() for name, tensor in self.module().state_dict().items()}
+        from fedkin.models.torch_module import state_arrays
+
+        return state_arrays(self.module())
 
     def _outputs(self, inputs: Any) -> np.ndarray:
         checked = check_inputs_like(inputs, self.point_shape, self.columns)
