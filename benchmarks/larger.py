@@ -199,7 +199,8 @@ class LargerContests:
     def gradient(self) -> Contest:
         """Steps of Local-SVRG; the loop keeps gradients where fedkin does."""
         problem, engine, module = self.problem, self.engine, self.module_engine
-        point, torch_point = np.asarray(problem.theta) * 0.9, self.in_torch.theta * 0.9
+        point, torch_point = problem.theta * 0.9, self.in_torch.theta * 0.9
+        start = np.asarray(point)
         engine.begin_svrg(problem.theta)
         module.begin_svrg(self.in_torch.theta)
         count = (1 if self.keeps_gradients else 2) * problem.nodes * self.steps
@@ -210,15 +211,16 @@ class LargerContests:
             count,
             points,
             points * 3 * problem.forward_operations,
-            lambda: engine.svrg_round(point) - point,
+            lambda: engine.svrg_round(point) - start,
             self.torch_gradients(),
-            lambda: self.in_torch.back(module.svrg_round(torch_point)) - point,
+            lambda: self.in_torch.back(module.svrg_round(torch_point)) - start,
         )
 
     def product(self) -> Contest:
         """Steps of the solve for h, each with one Hessian-vector product of a mini-batch."""
         problem, engine, module = self.problem, self.engine, self.module_engine
-        target = np.asarray(engine.validation_gradient(problem.theta))
+        target = engine.validation_gradient(problem.theta)
+        start = np.asarray(target)
         torch_target = self.in_torch.translated(target)
         engine.begin_adjoint(problem.theta, target)
         module.begin_adjoint(self.in_torch.theta, torch_target)
@@ -230,9 +232,9 @@ class LargerContests:
             count,
             points,
             points * 9 * problem.forward_operations,
-            lambda: engine.adjoint_round(target) - target,
+            lambda: engine.adjoint_round(target) - start,
             self.torch_products(self.loop.parameters(problem.parameters(target))),
-            lambda: self.in_torch.back(module.adjoint_round(torch_target)) - target,
+            lambda: self.in_torch.back(module.adjoint_round(torch_target)) - start,
         )
 
     def torch_gradients(self) -> Callable[[], np.ndarray]:

@@ -133,7 +133,12 @@ def test_what_is_no_model_is_refused():
 @pytest.mark.parametrize(("words", "heavy"), [(30_000, False), (40_000, True)])
 def test_a_large_table_counts_as_work_though_it_multiplies_nothing(words, heavy):
     """Several copies of it, one per mini-batch that is computed at the same time, would fill the memory."""
-    module = nn.Sequential([lambda x: x.astype(jnp.int32), nn.Embed(words, 3), lambda x: x.sum(1)])
-    objective = Objective.create(as_model(module, "classification"), np.zeros((2, 4), np.float32))
+
+    class Words(nn.Module):
+        @nn.compact
+        def __call__(self, inputs):
+            return nn.Embed(words, 3)(inputs.astype(jnp.int32)).sum(1)
+
+    objective = Objective.create(as_model(Words(), "classification"), np.zeros((2, 4), np.float32))
     assert objective.size == 3 * words
     assert objective.is_heavy(points=50) == heavy
