@@ -134,7 +134,7 @@ METHODS = {
     },
     "mlp": {"method": "bilevel", "model": "mlp", "period": 3},
 }
-SLOW = ("mlp", "pfedme")  # to compile
+SLOW = ("mlp", "ditto", "pfedme")  # to compile
 
 
 @pytest.mark.parametrize(
