@@ -80,7 +80,7 @@ def advise(
     >>> advice.verdict
     'alone'
     >>> advice.gain.high < 0.1, advice.weights.columns.tolist()
-    (True, ['rows', 'weight', 'low', 'high', 'at_cap'])
+    (True, ['rows', 'weight', 'low', 'high', 'at_cap', 'share'])
 
     Args:
         nodes: (X, y) of each node: a dict by name, or a list, as for `fedkin.fit`. Standardize X.
