@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from fedkin.advice.advise import Judgment, judge
 from fedkin.advice.candidates import (
     ALL_ROWS,
     CANDIDATES,
@@ -20,6 +19,7 @@ from fedkin.advice.candidates import (
     learners,
     train_candidates,
 )
+from fedkin.advice.judgment import Judgment, judge
 from fedkin.federation.base import Cost
 from fedkin.training.alone import OwnRows, PenalizedLoss, add_ones
 from fedkin.training.refit import owner_share

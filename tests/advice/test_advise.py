@@ -22,6 +22,8 @@ def made(seed, count, sign=1, columns=COLUMNS):
 OWNER, TEST = made(3, 40), made(4, 2000)
 NODES = {"kin 1": made(0, 100), "kin 2": made(1, 100), "foe": made(2, 100, -1)}
 NAMES = [f"column {number}" for number in range(COLUMNS)]
+FOES = {name: made(seed, 100, -1) for seed, name in enumerate("abc", start=5)}
+FEW_FOLDS = {"folds": 2, "repeats": 1}
 ONCE = {"repeats": 1}  # the cheaper half of the default
 
 
@@ -39,8 +41,7 @@ def joined():
 
 @pytest.fixture(scope="module")
 def hostile():
-    nodes = {name: made(seed, 100, -1) for seed, name in enumerate("abc", start=5)}
-    return fedkin.advise(nodes, OWNER, test=TEST, **ONCE)
+    return fedkin.advise(FOES, OWNER, test=TEST, **FEW_FOLDS)
 
 
 def test_kin_are_found_and_joining_is_better(joined):
@@ -107,11 +108,8 @@ def test_the_exact_solver_of_the_evidence_gives_the_same_advice(joined, hostile)
 
     It gets arrays, so this also shows that columns were matched by name.
     """
-    for advice, nodes in (
-        (joined, NODES),
-        (hostile, {name: made(seed, 100, -1) for seed, name in enumerate("abc", start=5)}),
-    ):
-        trained = train_all(nodes, OWNER, "classification", repeats=1)
+    for advice, nodes, folds in ((joined, NODES, ONCE), (hostile, FOES, FEW_FOLDS)):
+        trained = train_all(nodes, OWNER, "classification", **folds)
         exact = conclude(trained)
         assert exact.judged.verdict == advice.verdict
         np.testing.assert_allclose(
@@ -119,8 +117,10 @@ def test_the_exact_solver_of_the_evidence_gives_the_same_advice(joined, hostile)
         )
         np.testing.assert_allclose(exact.judged.shares, advice.candidates["share"][:4], atol=0.03)
         mean = exact.judged.losses.mean(axis=0)
-        np.testing.assert_allclose(mean, advice.candidates["loss"], rtol=0.02)
-        assert exact.judged.gain.interval == pytest.approx(advice.gain, abs=0.02)
+        # Learned weights may stop at another minimum; the rest agrees to four digits.
+        np.testing.assert_allclose(mean, advice.candidates["loss"], rtol=0.05)
+        np.testing.assert_allclose(mean[:3], advice.candidates["loss"][:3], rtol=1e-4)
+        assert exact.judged.gain.interval == pytest.approx(advice.gain, abs=0.1)
         own = exact.models["final"]
         kernel = advice.model.theta[2:].reshape(COLUMNS, 2)
         np.testing.assert_allclose(own[:-1], kernel, atol=0.05)
@@ -169,7 +169,7 @@ def test_numbers_are_advised_in_their_own_unit():
 
 def test_a_class_with_too_few_rows_gets_no_verdict():
     rare = (OWNER[0], np.isin(np.arange(40), [7, 8]).astype(int))
-    advice = fedkin.advise(NODES, rare, folds=2, repeats=1)
+    advice = fedkin.advise(NODES, rare, **FEW_FOLDS)
     assert advice.verdict == "unclear"
     assert advice.caution == "Only 2 of your rows have the class '1'; a verdict needs 3."
     assert advice.caution in advice.sentence

@@ -1,7 +1,7 @@
 """`fedkin.advise`: join a federation or stay alone, with what that gains and how sure it is."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,15 +18,11 @@ from fedkin.advice.candidates import (
     train_candidates,
     train_with_nodes,
 )
+from fedkin.advice.judgment import FEWEST_OF_A_CLASS, Judgment, judge, mean_scores, rarest_class
 from fedkin.advice.result import Advice
 from fedkin.advice.verdict import (
-    MIXTURE_PRIOR,
-    Gain,
     Interval,
-    VerdictName,
-    cross_fit,
     gain,
-    mix,
     weight_intervals,
 )
 from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes
@@ -35,13 +31,10 @@ from fedkin.events import OnEvent
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.named import model_for
 from fedkin.numerics.simplex import check_cap
-from fedkin.training.alone import FEWEST_OWN_ROWS, OwnRows, add_ones, parameters, points_along
+from fedkin.training.alone import FEWEST_OWN_ROWS, OwnRows, add_ones, parameters
 from fedkin.training.refit import owner_share
 from fedkin.training.result import Result, capped_nodes
 from fedkin.types import LearningTask, Points
-
-FEWEST_OF_A_CLASS = 3
-"""The fewest rows of a class by which a verdict other than `unclear` can be given."""
 
 MOST_PARAMETERS = 600
 """The largest model: the center solves systems of this size for the model trained alone."""
@@ -80,7 +73,7 @@ def advise(
     >>> advice.verdict
     'alone'
     >>> advice.gain.high < 0.1, advice.weights.columns.tolist()
-    (True, ['rows', 'weight', 'low', 'high', 'at_cap'])
+    (True, ['rows', 'weight', 'low', 'high', 'at_cap', 'share'])
 
     Args:
         nodes: (X, y) of each node: a dict by name, or a list, as for `fedkin.fit`. Standardize X.
@@ -217,74 +210,6 @@ def _check_owner(owner: Points, task: LearningTask, folds: int) -> None:
         raise InputError("all labels of the owner are the same number: there is nothing to learn")
 
 
-class Judgment(NamedTuple):
-    """What the owner's rows say about the candidates."""
-
-    verdict: VerdictName
-    shares: np.ndarray
-    """The shares of the candidates in the final model."""
-    models: Candidates
-    """The candidates and, in the last place, the final model."""
-    losses: np.ndarray
-    """Their losses on held-out rows: (rows, models)."""
-    best: int
-    """The place of the best way of joining."""
-
-    @property
-    def compared(self) -> int:
-        """The place of what is compared with `alone`: the final model, or the best way of joining where the
-        final model is `alone` itself."""
-        return self.best if self.verdict == "alone" else len(CANDIDATES)
-
-    @property
-    def gain(self) -> Gain:
-        """How much lower the loss is than alone."""
-        return gain(self.losses, self.compared)
-
-
-def judge(
-    rows: OwnRows, splits: Splits, candidates: Candidates, without_owner: np.ndarray
-) -> Judgment:
-    """Choose the final model's mixture, compare by cross-validated losses, and decide.
-
-    Args:
-        rows: The owner's rows.
-        splits: Their folds.
-        candidates: What was trained on them.
-        without_owner: The models of all ways of joining that no row of the owner has trained.
-    """
-    prior = np.array([MIXTURE_PRIOR[name] for name in CANDIDATES])
-    shares = mix(candidates.held_out, rows, prior)
-    crossed = cross_fit(candidates.held_out, rows, splits.of_rows, prior)
-    models = candidates.with_final(shares, crossed)
-    scores = _scores(rows, models, row_losses)
-    best = 1 + int(np.argmin(scores.mean(axis=0)[1 : len(CANDIDATES)]))
-    enough = rarest_class(rows)[1] >= FEWEST_OF_A_CLASS
-    contradicted = not any(points_along(model, rows) for model in without_owner)
-    if enough and (contradicted or gain(scores, best).is_negative):
-        alone = np.eye(len(CANDIDATES))[0]
-        models = candidates.with_final(alone, candidates.held_out[:, :, 0])
-        return Judgment("alone", alone, models, _scores(rows, models, row_losses), best)
-    joins = enough and gain(scores, len(CANDIDATES)).is_positive
-    return Judgment("join" if joins else "unclear", shares, models, scores, best)
-
-
-def rarest_class(rows: OwnRows) -> tuple[int, int]:
-    """Return the class that the fewest of the owner's rows have, and how many.
-
-    Classes that no row has are left out, unless only one is left.
-
-    >>> rarest_class(OwnRows(np.ones((3, 1)), np.array([0, 0, 2]), "classification", 3))
-    (2, 1)
-    """
-    if rows.task == "regression":
-        return 0, rows.total
-    counts = np.bincount(rows.labels, minlength=rows.outputs)
-    present = np.flatnonzero(counts) if np.count_nonzero(counts) > 1 else np.arange(len(counts))
-    rarest = int(present[counts[present].argmin()])
-    return rarest, int(counts[rarest])
-
-
 def _conclude(
     rows: OwnRows,
     splits: Splits,
@@ -305,7 +230,7 @@ def _conclude(
     table = _candidate_table(judged, scale)
     accuracy_gain = None
     if rows.task == "classification":
-        mistakes = _scores(rows, judged.models, row_mistakes)
+        mistakes = mean_scores(rows, judged.models, row_mistakes)
         table["accuracy"] = 1 - mistakes.mean(axis=0)
         accuracy_gain = gain(mistakes, judged.compared).interval
     test_scores = None
@@ -396,13 +321,6 @@ def weight_table(
         },
         index=rows_of_nodes.index,
     )
-
-
-def _scores(
-    rows: OwnRows, models: Candidates, of_rows: Callable[[np.ndarray, OwnRows], np.ndarray]
-) -> np.ndarray:
-    """Return the mean score of each held-out row over repetitions, by each model."""
-    return np.mean([of_rows(outputs, rows) for outputs in models.held_out], axis=0)
 
 
 def _candidate_table(judged: Judgment, scale: float) -> pd.DataFrame:
