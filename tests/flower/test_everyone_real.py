@@ -8,8 +8,8 @@ import pytest
 import fedkin
 from fedkin.events import EventReader, RunFailed, StepDone
 from flower.processes import Processes, wait_until
-from flower.test_everyone import SEED, TEST, VALIDATION, assert_same, simulated
-from flower.test_everyone import tables as tables
+from flower.test_everyone_over_flower import SEED, TEST, VALIDATION, assert_same, simulated
+from flower.test_everyone_over_flower import tables as tables
 
 pytestmark = pytest.mark.flower
 
