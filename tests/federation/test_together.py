@@ -1,6 +1,7 @@
 """Several owners at one engine: each gets what it would have got alone; what is alike is done once."""
 
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -184,3 +185,18 @@ def test_an_owner_continues_from_its_own_state():
     (reply,) = later.run([lambda: view.exchange(key=jax.random.key(9), train=request)])
     expected_reply = single.exchange(key=jax.random.key(9), train=request)
     np.testing.assert_array_equal(reply.train["point"], expected_reply.train["point"])
+
+
+def test_who_leaves_carries_out_the_exchange_of_the_others_in_their_precision(float64):
+    """Precision is a setting of a thread, and the last to leave is not the one that asks."""
+    objective = Objective.create(Logistic(classes=2), np.zeros((2, 2)))
+    exact = [(inputs.astype(np.float64), labels) for inputs, labels in map(points, range(NODES))]
+    engine, meeting = SimulatedFederation(objective, exact, batch_size=4, seed=3), Meeting()
+    views = [meeting.view(engine) for _ in range(2)]
+
+    def leave():
+        rounds(views[1], **JOBS[0] | {"count": 1})
+        time.sleep(0.3)  # until the other one waits
+
+    (seen, _), _ = meeting.run([lambda: rounds(views[0], **JOBS[0]), leave])
+    assert [point.dtype for point in seen] == [np.float64] * 4

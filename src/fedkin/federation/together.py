@@ -124,17 +124,19 @@ class Meeting:
         double_precision = bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
 
         def work(place: int) -> None:
-            try:
-                with jax.enable_x64(double_precision), self._turns:  # a setting of the thread
-                    outcomes[place] = jobs[place]()
-            except FedkinError as error:
-                outcomes[place] = error
-            except _AbandonedError:
-                pass
-            except BaseException as error:
-                self._abandon(error)
-            finally:
-                self._leave()
+            # A setting of the thread: who leaves may carry out the exchange of the others, so there, too.
+            with jax.enable_x64(double_precision):
+                try:
+                    with self._turns:
+                        outcomes[place] = jobs[place]()
+                except FedkinError as error:
+                    outcomes[place] = error
+                except _AbandonedError:
+                    pass
+                except BaseException as error:
+                    self._abandon(error)
+                finally:
+                    self._leave()
 
         threads = [
             threading.Thread(target=work, args=(place,), name=f"owner {place}", daemon=True)

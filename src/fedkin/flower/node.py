@@ -99,6 +99,9 @@ def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
         raise RefusedError(Refusal.FORBIDDEN, f"the owner of this node does not allow {DESCRIBE}")
     if settings.is_table:
         tables = node_data.read_own_tables(settings)
+        for part, table in tables.items():
+            if part != "summary":
+                _check_held_out(settings, part, table.rows)
         summaries = {
             part: settings.summarize(table).model_dump_json() for part, table in tables.items()
         }
@@ -236,14 +239,9 @@ def _held_out(
     validation, test = parts.validation, parts.test
     if validation is None:
         return None
-    rows = len(validation.labels)
-    if rows < settings.minimum_batch:
-        raise RefusedError(
-            Refusal.FORBIDDEN,
-            f"this node holds out fewer validation rows than the {settings.minimum_batch} that its owner "
-            "requires (minimum-batch): a gradient of so few would reveal them; hold more rows out "
-            "(validation-fraction)",
-        )
+    _check_held_out(settings, "validation", len(validation.labels))
+    if test is not None:
+        _check_held_out(settings, "test", len(test.labels))
     division: dict[str, Any] = {"batch_size": request.batch_size, "seed": request.seed}
     own = prepare_points(objective.model, parts.training)
     center = Center(objective, *prepare_points(objective.model, validation), **division).with_alone(
@@ -259,6 +257,16 @@ def _make_model(request: JoinRequest, point_shape: tuple[int, ...]) -> Model:
         return named_model(request.model, request.task, request.classes, point_shape, request.l2)
     except InputError as error:
         raise RefusedError(Refusal.INVALID, f"the model does not suit this node: {error}") from None
+
+
+def _check_held_out(settings: NodeSettings, part: str, rows: int) -> None:
+    if rows < settings.minimum_batch:
+        raise RefusedError(
+            Refusal.FORBIDDEN,
+            f"this node holds out fewer {part} rows than the {settings.minimum_batch} that its owner "
+            "requires (minimum-batch): a summary or a gradient of so few would reveal them; hold more rows "
+            f"out ({part}-fraction)",
+        )
 
 
 def _check_points(settings: NodeSettings, points: int) -> None:

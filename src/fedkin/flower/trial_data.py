@@ -19,7 +19,7 @@ from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.layout import Layout, NodeEntry, Option, check_name
 
-FEWEST_VALIDATION_ROWS = 5
+FEWEST_HELD_OUT_ROWS = 5
 """A node with fewer does not take part (`minimum-batch`)."""
 
 
@@ -118,12 +118,13 @@ def prepare_everyone(request: TableRequest, options: dict[str, Option]) -> Prepa
     files = _named_files(request)
     tables, notes = gather_owners(request)
     for name, own in tables.items():
-        if own.validation.rows < FEWEST_VALIDATION_ROWS:
-            raise InputError(
-                f"node '{name}' would hold out {own.validation.rows} of its rows, and a gradient of fewer "
-                f"than {FEWEST_VALIDATION_ROWS} would reveal them: give a larger --validation-fraction, or "
-                "leave the node out"
-            )
+        for part, table in (("validation", own.validation), ("test", own.test)):
+            if table is not None and table.rows < FEWEST_HELD_OUT_ROWS:
+                raise InputError(
+                    f"node '{name}' would hold out {table.rows} of its rows, and a summary or a gradient of "
+                    f"fewer than {FEWEST_HELD_OUT_ROWS} would reveal them: give a larger --{part}-fraction, "
+                    "or leave the node out"
+                )
     federate_owners(tables, request.label, request.task, request.categorical, request.missing_codes)
     held_out: dict[str, Option | None] = {
         "validation-fraction": request.validation_fraction,
