@@ -57,6 +57,7 @@ def test_a_probe_that_fails_says_why(tmp_path):
         probe({"probe": "compilation", "network": "no such network", "cache": str(tmp_path)})
 
 
+@pytest.mark.slow
 def test_steps_in_a_crowd_are_timed():
     lines = []
     found = time_crowd(nodes=24, kin=4, steps=8, points=50, on_step=lines.append)

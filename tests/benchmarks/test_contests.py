@@ -25,6 +25,7 @@ def contests():
     return made("Fashion-MNIST")
 
 
+@pytest.mark.slow
 def test_both_ways_give_the_same_numbers(contests):
     names = []
     for contest in contests:

@@ -35,7 +35,8 @@ print((highest - before) * 1024, sample, whole)
 """
 
 
-@pytest.mark.parametrize("state", [pytest.param("decoding", marks=pytest.mark.slow), "cached"])
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["decoding", "cached"])
 def test_fashion_mnist_with_15_nodes_of_4000(real_data: Path, own_cache: Path, state: str) -> None:
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("the high-water mark of memory can be reset on Linux only")
