@@ -58,10 +58,10 @@ QUICK_TO_COMPILE := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emit
 test: check  ## all checks and all tests
 	XLA_FLAGS="$${XLA_FLAGS-$(QUICK_TO_COMPILE)}" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TEST_ARGUMENTS)
 
-slow: $(VENV)/.dev  ## the tests that compute for long, about ten minutes
+slow: $(VENV)/.dev  ## the tests that compute for long
 	$(BIN)/python -m pytest -n 2 -m slow $(TEST_ARGUMENTS)
 
-flower: $(VENV)/.dev  ## the long tests of a real federation, about twenty-five minutes
+flower: $(VENV)/.dev  ## the long tests of a real federation, half an hour or more
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
 
 browser:  ## Chromium for the tests of report.html, where apt-get can install it

@@ -150,8 +150,8 @@ def _check_memory(own: OwnNode, blocks: Sequence[CheckedBlock], series: Mapping[
     if (len(series) + len(models)) * own.objective.size > LARGEST_MEMORY:
         raise RefusedError(
             Refusal.INVALID,
-            f"a node remembers models of at most {LARGEST_MEMORY:,} parameters in all: with so many owners, "
-            "choose a smaller model",
+            f"a node remembers models of at most {LARGEST_MEMORY:,} parameters in all, and "
+            "these owners need more: choose a smaller model, or fewer nodes",
         )
 
 
