@@ -17,6 +17,8 @@ from fedkin.data.preprocessing import (
     unknown_categories,
 )
 from fedkin.data.summaries import TableSummary, summarize
+from fedkin.data.table_federation import federate_owners
+from fedkin.data.table_request import OwnersTables
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 
@@ -302,3 +304,22 @@ def test_the_rows_of_an_owner_who_trains_decide_how_columns_are_scaled():
     assert [column.name for column in judged.columns] == ["x"]
     assert [column.name for column in trained.columns] == ["x", "z"]
     assert (judged.columns[0].mean, trained.columns[0].mean) == (1, 3)
+
+
+def test_few_rows_held_out_do_not_make_a_column_identify_them():
+    """Eight wards in forty rows identify nobody, whatever part of the rows is looked at."""
+    wards = [*"ABCDEFGH"] * 5
+    labels = [0, 0, 0, 1, 1, 1, 0, 1] * 5
+
+    def part(first, last, **more):
+        own = {name: cells[first:last] for name, cells in more.items()}
+        return table(ward=wards[first:last], y=labels[first:last], **own)
+
+    def federated(**more):
+        own = OwnersTables(part(16, 40, **more), part(0, 8, **more), part(8, 16, **more))
+        return federate_owners({"a": own, "b": own}, "y")
+
+    owners, _ = federated()
+    assert len(owners["a"].validation.labels) == 8
+    with pytest.raises(InputError, match="'person' has 40 different texts in 40 rows"):
+        federated(person=[f"name {number}" for number in range(40)])

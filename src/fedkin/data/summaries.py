@@ -71,9 +71,22 @@ class TableSummary(Frozen):
 
 
 def summarize(
-    table: Table, label: str, task: LearningTask = "classification", categorical: Sequence[str] = ()
+    table: Table,
+    label: str,
+    task: LearningTask = "classification",
+    categorical: Sequence[str] = (),
+    parts: Sequence[Table] = (),
 ) -> TableSummary:
-    """Summarize one node's table: counts, means, squared deviations, categories and classes."""
+    """Summarize one node's table: counts, means, squared deviations, categories and classes.
+
+    Args:
+        table: The table.
+        label: The column to predict.
+        task: Classification or regression.
+        categorical: Columns of numbers that are categories.
+        parts: If the table is one part of a table that was split, all its parts: whether a column
+            identifies rows is a question about the whole.
+    """
     table.column(label)
     features = {name: values for name, values in table.columns.items() if name != label}
     if not features:
@@ -83,14 +96,16 @@ def summarize(
     return TableSummary(
         rows=table.rows,
         columns={
-            name: _summarize_column(table, name, categorical=name in categorical)
+            name: _summarize_column(table, name, name in categorical, parts or (table,))
             for name in features
         },
         label=_summarize_label(table, label, task),
     )
 
 
-def _summarize_column(table: Table, name: str, categorical: bool) -> ColumnSummary:
+def _summarize_column(
+    table: Table, name: str, categorical: bool, parts: Sequence[Table]
+) -> ColumnSummary:
     values = table.columns[name]
     if is_numeric(values) and not categorical:
         return _summarize_numbers(values)
@@ -107,18 +122,24 @@ def _summarize_column(table: Table, name: str, categorical: bool) -> ColumnSumma
             f"the {MOST_CATEGORIES} categories allowed; if it identifies people, leave it out "
             f"(--drop {shorten(name)}); if it contains numbers, write 3.5, not 3,5"
         )
-    present = ~missing_cells(values)
-    _refuse_identifying(table, name, categories, int(present.sum()))
+    _refuse_identifying(name, parts)
     example = first_text(values)
     return TextSummary(
-        count=int(present.sum()),
+        count=_filled(values),
         categories=tuple(categories),
         example=values[example] if example is not None else (categories or [""])[0],
     )
 
 
-def _refuse_identifying(table: Table, name: str, categories: list[str], cells: int) -> None:
+def _filled(values: Column) -> int:
+    return int((~missing_cells(values)).sum())
+
+
+def _refuse_identifying(name: str, parts: Sequence[Table]) -> None:
     """Refuse a text column that would tell other nodes who somebody is, or when something happened."""
+    table, columns = parts[0], [part.columns[name] for part in parts]
+    categories = categories_in_order({text for own in columns for text in categories_of(own)})
+    cells = sum(_filled(own) for own in columns)
     if any(is_date(category) for category in categories):
         dated = next(category for category in categories if is_date(category))
         raise InputError(

@@ -98,19 +98,27 @@ def federate_owners(
     Only what the nodes train on decides how columns are scaled.
     """
 
-    def summary(table: Table) -> TableSummary:
-        return summarize(table.with_missing_codes(missing_codes or {}), label, task, categorical)
+    def summaries(own: OwnersTables) -> dict[str, TableSummary]:
+        parts = {
+            part: table.with_missing_codes(missing_codes or {})
+            for part, table in own._asdict().items()
+            if table is not None
+        }
+        return {
+            part: summarize(table, label, task, categorical, list(parts.values()))
+            for part, table in parts.items()
+        }
 
     def points(table: Table) -> Points:
         return Points(transform(table, preprocessing), transform_label(table, preprocessing))
 
+    described = {name: summaries(own) for name, own in nodes.items()}
+    trained = {name: parts.pop("train") for name, parts in described.items()}
     judges = {
-        f"the {part} rows of node '{name}'": summary(table)
-        for name, own in nodes.items()
-        for part, table in (("validation", own.validation), ("test", own.test))
-        if table is not None
+        f"the {part} rows of node '{name}'": summary
+        for name, parts in described.items()
+        for part, summary in parts.items()
     }
-    trained = {name: summary(own.train) for name, own in nodes.items()}
     preprocessing = merge_with_judges(trained, judges, label, missing_codes)
     found = {
         name: OwnersPoints(

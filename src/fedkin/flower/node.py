@@ -103,7 +103,8 @@ def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
             if part != "summary":
                 _check_held_out(settings, part, table.rows)
         summaries = {
-            part: settings.summarize(table).model_dump_json() for part, table in tables.items()
+            part: settings.summarize(table, list(tables.values())).model_dump_json()
+            for part, table in tables.items()
         }
         _check_points(settings, tables["summary"].rows)
         return Parcel({"name": settings.name, "shape": "", **summaries})

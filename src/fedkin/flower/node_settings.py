@@ -5,7 +5,7 @@ The owner gives them to the SuperNode (`--node-config`), one by one or as the pa
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,10 @@ class TableDescription(BaseModel):
         table = read_table(path, owner, table_format)
         return prepare_label(table, self.label, self.task, self.positive, self.missing)
 
-    def summarize(self, table: Table) -> TableSummary:
-        """Return the summary of a table: counts, means, categories, but no row."""
+    def summarize(self, table: Table, parts: Sequence[Table] = ()) -> TableSummary:
+        """Return the summary of a table: counts, means, categories, but no row. See `summarize`."""
         assert self.label is not None
-        return summarize(table, self.label, self.task, self.categorical)
+        return summarize(table, self.label, self.task, self.categorical, parts)
 
 
 class NodeSettings(TableDescription):
