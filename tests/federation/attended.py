@@ -77,6 +77,13 @@ class AttendedSimulation(AttendedFederation):
             replies = {name: changed(own) for name, own in replies.items()}
         return Answer(replies, None, evaluations, traffic.bytes_up, traffic.bytes_down)
 
+    def copy_memory(self, source, target):
+        first, other = MOST_MODELS * source, MOST_MODELS * target
+        self._work.copy_models({first + model: other + model for model in range(MOST_MODELS)})
+
+    def forget_memory(self, trail):
+        self._work.forget_models(range(MOST_MODELS * trail, MOST_MODELS * (trail + 1)))
+
     def find_returned(self, absent):
         return [node for node in absent if self.back(node, self.step)]
 

@@ -6,17 +6,20 @@ to fill. It also counts as a strike. A node with three strikes in a row is dropp
 rejoins at the start of the next outer step.
 
 Several owners may share the exchanges. A node that is dropped is dropped for all of them, and each counts on
-it again from the start of its own next step. An owner that is a node itself waits for that node.
+it again from the start of its own next step. Numbers that are bad for one owner and good for others are left
+out for that owner, and are no strike: its training may have diverged. An owner that is a node itself waits
+for that node.
 """
 
 import itertools
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from fedkin.errors import FedkinError
+from fedkin.errors import DivergedError, FedkinError
 from fedkin.federation.attended_exchange import (
     FEWEST_NODES,
     Answer,
@@ -24,8 +27,9 @@ from fedkin.federation.attended_exchange import (
     Block,
     cost_of,
 )
-from fedkin.federation.base import Cost, Reply, Request, as_array
-from fedkin.federation.checks import find_faults, form_fault
+from fedkin.federation.base import Cost, as_array
+from fedkin.federation.checks import find_faults, form_fault, request_fault
+from fedkin.federation.owned_engine import OwnedEngine
 from fedkin.federation.owners import (
     TRAINING,
     Ask,
@@ -34,12 +38,10 @@ from fedkin.federation.owners import (
     Trail,
     leaders,
     likeness_of,
-    reply_or_error,
 )
 from fedkin.federation.series import SeriesBook
 from fedkin.federation.task import Slot
 from fedkin.models.objective import Objective
-from fedkin.types import Key
 
 STRIKES = 3
 """A node that fails this many times in a row is dropped."""
@@ -50,6 +52,10 @@ DROPS = 3
 LOOKING_INTERVAL = 1.0
 """The largest number of seconds between two looks for the node that an owner waits for."""
 
+MOST_UNLOOKED = 32
+"""The largest number of shared exchanges between two looks for an absent node. A node that is connected but
+silent delays the exchange that looks for it, so it is looked for less and less often."""
+
 
 class TooFewNodesError(FedkinError):
     """Too many nodes are gone for the run to continue; its checkpoint is there to resume from."""
@@ -59,10 +65,18 @@ class LostOwnerError(FedkinError):
     """The node that an owner is has not come back: its question has no answer."""
 
 
-class AttendedFederation(ABC):
+class Look(NamedTuple):
+    """In which exchange to look for an absent node next, and how many to wait after that."""
+
+    at: int
+    interval: int
+
+
+class AttendedFederation(OwnedEngine):
     """A federation that continues without those who are missing.
 
-    A subclass carries the messages (`ask`) and looks for nodes that have come back (`find_returned`).
+    A subclass carries the messages (`ask`), looks for nodes that have come back (`find_returned`), and lets
+    nodes copy or forget what they remember of a trail.
 
     Args:
         objective: The model that the nodes train.
@@ -91,7 +105,10 @@ class AttendedFederation(ABC):
         self._owners = itertools.count()
         self._trails = itertools.count()
         self._admitted: dict[Owner, np.ndarray] = {}
-        self._only = Owner(next(self._owners), np.arange(len(self.names)), self._new_trail(), None)
+        self._exchanges = 0
+        self._looks: dict[int, Look] = {}
+        nodes = np.arange(len(self.names))
+        super().__init__(Owner(next(self._owners), nodes, self._new_trail(), None))
 
     @abstractmethod
     def ask(self, blocks: Mapping[int, Mapping[int, Block]]) -> dict[int, dict[int, Answer]]:
@@ -113,29 +130,24 @@ class AttendedFederation(ABC):
     def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
         """Continue with what `export_state` returned."""
 
-    @property
-    def ask_all(self) -> bool:
-        """Whether nodes of weight zero are asked too."""
-        return self._only.ask_all
+    @abstractmethod
+    def copy_memory(self, source: int, target: int) -> None:
+        """Let all nodes remember for a new trail what they remember for another one, given their numbers."""
 
-    @ask_all.setter
-    def ask_all(self, value: bool) -> None:
-        self._only.ask_all = value
+    @abstractmethod
+    def forget_memory(self, trail: int) -> None:
+        """Let all nodes forget what they remember for a trail, given its number."""
 
     @property
     def series(self) -> SeriesBook:
         """The series of the only owner."""
         return self._only.trail.series
 
-    def exchange(self, *, key: Key, **requests: Request) -> Reply:
-        """Ask the nodes that take part. See `Federation.exchange`."""
-        (reply,), _ = self.exchange_all([Ask(self._only, key, requests)])
-        return reply_or_error(reply)
-
     def exchange_all(self, asks: Sequence[Ask]) -> SharedReply:
         """Ask the nodes that take part what several owners ask for, in one exchange."""
         if asks[0].owner is not self._only:
-            self.welcome_back()
+            self._exchanges += 1
+            self.welcome_back(self._due())
             if all(self._own_node_is_away(ask.owner) for ask in asks):
                 lost = self._wait_for([int(ask.owner.nodes[0]) for ask in asks])
                 if lost is not None:
@@ -156,7 +168,14 @@ class AttendedFederation(ABC):
             for place, own in under_way.items():
                 own_answers = {node: each[place] for node, each in answers.items() if place in each}
                 if isinstance(own, AttendedExchange) and own_answers:
-                    own.take(own_answers, good)
+                    own.take(own_answers, good[place])
+                    if not own.complete and not any(self._strikes[node] for node in own_answers):
+                        own.rounds_in_vain += 1
+                    if own.rounds_in_vain >= STRIKES:
+                        under_way[place] = DivergedError(
+                            "nodes that this owner needs answer it with numbers that are not finite or far "
+                            "too large: its training has diverged"
+                        )
         replies = {
             place: own.reply() if isinstance(own, AttendedExchange) else own
             for place, own in under_way.items()
@@ -178,14 +197,21 @@ class AttendedFederation(ABC):
 
     def present_for(self, owner: Owner) -> np.ndarray:
         """Return which nodes of an owner take part: one that has come back, only from its next step on."""
-        present = self.present
+        present = self.present[owner.nodes]
         if owner.part == TRAINING and owner in self._admitted:
-            present = present & self._admitted[owner]
-        return present[owner.nodes]
+            admitted = present & self._admitted[owner][owner.nodes]
+            # With nobody else left, it counts on those that have just come back.
+            present = admitted if admitted.any() else present
+        return present
 
     def admit(self, owner: Owner) -> None:
         """Let an owner, which begins a step, count on nodes that have come back."""
         self._admitted[owner] = self.present.copy()
+
+    def remove_owner(self, owner: Owner) -> None:
+        """Forget an owner that has come to its end."""
+        super().remove_owner(owner)
+        self._admitted.pop(owner, None)
 
     def batches_of(self, nodes: np.ndarray) -> int:
         """Return the largest number of mini-batches that a node has."""
@@ -195,27 +221,35 @@ class AttendedFederation(ABC):
         """Return an owner's record of series; the nodes' memory stays with them."""
         return owner.trail.series.export_arrays()
 
-    def import_owner(
-        self, owner: Owner, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]
-    ) -> None:
-        """Continue with what `export_owner` returned; the nodes begin again when they are next asked."""
-        owner.likeness = None
-        owner.trail = self._new_trail()
-        owner.trail.series.import_arrays(arrays)
-        owner.trail.series.forget_begun()
-
     def begin_step(self, step: int) -> None:
         """Let the nodes that have come back rejoin."""
         self.welcome_back()
 
-    def welcome_back(self) -> None:
-        """Look for nodes that have come back, and let them take part again."""
-        absent = np.flatnonzero(~self.present).tolist()
+    def welcome_back(self, wanted: Sequence[int] | None = None) -> None:
+        """Look for nodes that have come back, and let them take part again.
+
+        Args:
+            wanted: The absent nodes to look for; None for all.
+        """
+        absent = np.flatnonzero(~self.present).tolist() if wanted is None else list(wanted)
         for node in self.find_returned(absent) if absent else []:
             self.present[node] = True
             self._strikes[node] = 0
             self._given_up.discard(node)
+            self._looks.pop(node, None)
             self.note(f"{self.names[node]} is back and takes part again")
+
+    def _due(self) -> list[int]:
+        """Return the absent nodes to look for in this exchange: after 1, 2, 4, … exchanges without them."""
+        due = []
+        for node in np.flatnonzero(~self.present).tolist():
+            look = self._looks.get(node, Look(self._exchanges, 1))
+            if self._exchanges >= look.at:
+                due.append(node)
+                interval = min(look.interval, MOST_UNLOOKED)
+                look = Look(self._exchanges + interval, 2 * interval)
+            self._looks[node] = look
+        return due
 
     def drop(self, node: int, note: str) -> None:
         """Continue without a node, for all owners, until it is back."""
@@ -244,6 +278,9 @@ class AttendedFederation(ABC):
             return LostOwnerError(
                 f"the node has failed again and again, so its own question has no answer: {fault}"
             )
+        for request in ask.requests.values():
+            if (fault := request_fault(request)) is not None:
+                return DivergedError(f"training diverged: {fault}")
         try:
             return AttendedExchange(ask, lambda: self.present_for(ask.owner), self.objective.size)
         except FedkinError as error:
@@ -270,50 +307,72 @@ class AttendedFederation(ABC):
         self,
         blocks: Mapping[int, Mapping[int, Block]],
         answers: Mapping[int, Mapping[int, Answer]],
-    ) -> set[int]:
-        """Return the nodes whose replies are good; every other node gets a strike."""
+    ) -> dict[int, set[int]]:
+        """Return, for each owner, the nodes whose answers are good; who fails all owners gets a strike."""
         faults: dict[int, str] = {}
+        doubts: dict[int, dict[int, str]] = {node: {} for node in answers}
         for node, own in answers.items():
             for answer in own.values():
                 if answer.replies is None:
                     faults.setdefault(node, answer.fault or "no answer")
-        for place in dict.fromkeys(place for own in blocks.values() for place in own):
+        places = dict.fromkeys(place for own in blocks.values() for place in own)
+        for place in places:
             asked = {node: own[place] for node, own in blocks.items() if place in own}
             given = {node: answers[node][place] for node in asked}
-            for node, fault in self._faults(asked, given).items():
-                faults.setdefault(node, fault)
-        for node in answers:
+            for node, (fault, is_of_form) in self._faults(asked, given).items():
+                if is_of_form:
+                    faults.setdefault(node, fault)
+                else:
+                    doubts[node].setdefault(place, fault)
+        for node, own in doubts.items():
+            if own and self._fails_all(blocks[node], own):
+                faults.setdefault(node, next(iter(own.values())))
             if node in faults:
                 self._strike(node, faults[node])
-            else:
-                self._strikes[node] = self._drops[node] = 0
-        return set(answers) - set(faults)
+                continue
+            self._strikes[node] = self._drops[node] = 0
+            for fault in own.values():
+                self.note(f"{self.names[node]} was left out of one owner's sum: {fault}")
+        return {
+            place: {node for node in answers if node not in faults and place not in doubts[node]}
+            for place in places
+        }
 
-    def _faults(self, blocks: Mapping[int, Block], answers: Mapping[int, Answer]) -> dict[int, str]:
-        """Say what is wrong with nodes' answers to one owner."""
-        faults: dict[int, str] = {}
+    def _fails_all(self, blocks: Mapping[int, Block], doubts: Mapping[int, str]) -> bool:
+        """Tell whether a node's numbers are bad for all owners that train with it, and there are several.
+
+        If there is one, it may be its training that has diverged, unless it is the only owner.
+        """
+        trained = [place for place, block in blocks.items() if block.part == TRAINING]
+        alone = len(trained) == 1 and blocks[trained[0]].trail is not self._only.trail
+        return not alone and all(place in doubts for place in trained)
+
+    def _faults(
+        self, blocks: Mapping[int, Block], answers: Mapping[int, Answer]
+    ) -> dict[int, tuple[str, bool]]:
+        """Say what is wrong with nodes' answers to one owner, and whether it is their form."""
+        faults: dict[int, tuple[str, bool]] = {}
+        size = self.objective.size
         for name in dict.fromkeys(name for own in blocks.values() for name in own.assignments):
             nodes = [node for node in blocks if name in blocks[node].assignments]
             block = blocks[nodes[0]]
             request = block.assignments[name].request
             replies = [(answers[node].replies or {}).get(name) for node in nodes]
             rows = [len(blocks[node].assignments[name].models) for node in nodes]
+            formed = []
+            for node, own, count in zip(nodes, replies, rows, strict=True):
+                missing = f"it did not answer {request.task.name}"
+                fault = missing if own is None else form_fault(request.task, own, count, size)
+                if fault is not None:
+                    faults[node] = fault, True
+                formed.append(fault is None)
+            # What a node says about its own rows concerns its own question only.
             if block.part == TRAINING:
                 sent = {key: np.asarray(as_array(value)) for key, value in request.message.items()}
-                found = find_faults(request.task, replies, rows, sent, self.objective.size)
-            else:
-                # What a node says about its own rows concerns its own question only.
-                found = [
-                    None
-                    if own is None
-                    else form_fault(request.task, own, count, self.objective.size)
-                    for own, count in zip(replies, rows, strict=True)
-                ]
-            for node, fault in zip(nodes, found, strict=True):
-                if fault is not None:
-                    faults.setdefault(node, fault)
-                elif name not in (answers[node].replies or {}):
-                    faults.setdefault(node, f"it did not answer {request.task.name}")
+                found = find_faults(request.task, replies, rows, sent, size)
+                for node, fault, is_formed in zip(nodes, found, formed, strict=True):
+                    if fault is not None and is_formed:
+                        faults.setdefault(node, (fault, False))
         return faults
 
     def _strike(self, node: int, fault: str) -> None:
@@ -353,9 +412,18 @@ class AttendedFederation(ABC):
     def _new_trail(self) -> Trail:
         return Trail(number=next(self._trails))
 
+    def _continued(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> Trail:
+        """Return the trail of a continued owner; for it, nodes begin again when they are next asked."""
+        trail = self._new_trail()
+        trail.series.import_arrays(arrays)
+        trail.series.forget_begun()
+        return trail
+
+    def _forget(self, trail: Trail) -> None:
+        self.forget_memory(trail.number)
+
     def _split(self, trail: Trail) -> Trail:
-        """Return a trail that continues by itself; for it, nodes begin again when they are next asked."""
         other = self._new_trail()
         other.series = trail.series.copy()
-        other.series.forget_begun()
+        self.copy_memory(trail.number, other.number)
         return other

@@ -86,6 +86,8 @@ class AttendedExchange:
         self.ask = ask
         self.complete = False
         """Whether nobody has to be asked any more."""
+        self.rounds_in_vain = 0
+        """How often those who were asked again have answered, but with numbers that are of no use."""
         self._present = present
         self._size = size
         self._nodes = len(ask.owner.nodes)

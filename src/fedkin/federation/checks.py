@@ -5,11 +5,28 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.federation.base import Request, as_array
 from fedkin.federation.task import Task
 
 NORM_CEILING = 1e4
 """How many times larger a reply may be than what was sent, than the reply in the middle, and than 1.
 Nodes differ, but a node whose numbers are four orders of magnitude off is broken, or lies."""
+
+
+def request_fault(request: Request) -> str | None:
+    """Say why no node would accept the numbers of a request, or None: training has diverged."""
+    task = request.task
+    for name, value in request.message.items():
+        array = np.asarray(as_array(value))
+        if not np.isfinite(array).all():
+            return f"{name} of {task.name} is not finite"
+        if name in task.numbers:
+            least, largest = task.numbers[name]
+            if not least <= float(array) <= largest:
+                return (
+                    f"{name} of {task.name} is {float(array):g}, outside {least:g} to {largest:g}"
+                )
+    return None
 
 
 def find_faults(

@@ -55,11 +55,29 @@ class Owner:
     ask_all: bool = False
     part: str = TRAINING
     """What it asks of its nodes: one of `PARTS`. All but the first are of the node that the owner is."""
+    ended: bool = False
+    """Whether it has come to its end, and asks for nothing more."""
 
 
-def likeness_of(places: np.ndarray, part: str = TRAINING) -> bytes:
-    """Return what owners have in common that have asked nothing yet: the nodes and the part that they ask."""
-    return hashlib.blake2b(places.tobytes() + part.encode(), digest_size=16).digest()
+def likeness_of(
+    places: np.ndarray, part: str = TRAINING, arrays: Mapping[str, np.ndarray] | None = None
+) -> bytes:
+    """Return what owners have in common that have asked nothing yet, or nothing since they were continued.
+
+    Args:
+        places: The nodes that they ask.
+        part: The part of these.
+        arrays: The state that they continue from.
+    """
+    digest = hashlib.blake2b(places.tobytes() + part.encode(), digest_size=16)
+    _add_arrays(digest, arrays or {})
+    return digest.digest()
+
+
+def _add_arrays(digest: "hashlib.blake2b", arrays: Mapping[str, Any]) -> None:
+    for name, value in sorted(arrays.items()):
+        array = np.asarray(value)
+        digest.update(f"{name} {array.shape} {array.dtype}".encode() + array.tobytes())
 
 
 class Ask(NamedTuple):
@@ -177,6 +195,7 @@ def leaders(asks: Sequence[Ask], split: Callable[[Trail], Trail]) -> list[int]:
         asks: What all owners ask for.
         split: Copies a trail for owners that from now on ask for something else.
     """
+    assert not any(ask.owner.ended for ask in asks)
     alike: dict[bytes, list[int]] = {}
     found = list(range(len(asks)))
     for place, ask in enumerate(asks):
@@ -184,7 +203,7 @@ def leaders(asks: Sequence[Ask], split: Callable[[Trail], Trail]) -> list[int]:
             alike.setdefault(ask.owner.likeness, []).append(place)
     for likeness, members in alike.items():
         before = asks[members[0]].owner.trail
-        # Those who have the same trail and do not ask now keep it as it is.
+        # Those who have the same trail and do not ask now, because they wait, keep it as it is.
         left_behind = before.members > len(members)
         before.members -= len(members) if left_behind else 0
         if len(members) == 1:
@@ -225,7 +244,5 @@ def _digest(ask: Ask) -> bytes:
             arrays["weights"] = request.weights
         if isinstance(request, PerNode) and request.nodes is not None:
             arrays["nodes"] = request.nodes
-        for part, value in sorted(arrays.items()):
-            array = np.asarray(value)
-            digest.update(f"{part} {array.shape} {array.dtype}".encode() + array.tobytes())
+        _add_arrays(digest, arrays)
     return digest.digest()

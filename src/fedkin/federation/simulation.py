@@ -8,7 +8,8 @@ import numpy as np
 
 from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.errors import FedkinError, InputError
-from fedkin.federation.base import Cost, Reply, Request
+from fedkin.federation.base import Cost, Reply
+from fedkin.federation.owned_engine import OwnedEngine
 from fedkin.federation.owners import (
     Ask,
     Owner,
@@ -17,7 +18,6 @@ from fedkin.federation.owners import (
     Trail,
     leaders,
     likeness_of,
-    reply_or_error,
 )
 from fedkin.federation.portions import Portion
 from fedkin.federation.series import Beginning, Item
@@ -84,7 +84,7 @@ def local_work(
     return TorchWork(objective, data, threads=threads, first_number=first_number)
 
 
-class SimulatedFederation:
+class SimulatedFederation(OwnedEngine):
     """Nodes whose data are all at hand.
 
     Args:
@@ -123,23 +123,9 @@ class SimulatedFederation:
         self.batches = int(self.data.batches.max())
         self._models = itertools.count()
         self._owners = itertools.count()
-        self._only = self.add_owner()
+        super().__init__(self.add_owner())
         self._only.likeness = None
         self.ask_all = ask_all
-
-    @property
-    def ask_all(self) -> bool:
-        """Whether nodes of weight zero are asked too."""
-        return self._only.ask_all
-
-    @ask_all.setter
-    def ask_all(self, value: bool) -> None:
-        self._only.ask_all = value
-
-    def exchange(self, *, key: Key, **requests: Request) -> Reply:
-        """Let every node do what it is asked for. See `Federation.exchange`; here every node answers."""
-        (reply,), _ = self.exchange_all([Ask(self._only, key, requests)])
-        return reply_or_error(reply)
 
     def exchange_all(self, asks: Sequence[Ask]) -> SharedReply:
         """Let the nodes do what several owners ask for, in one exchange."""
@@ -180,12 +166,6 @@ class SimulatedFederation:
         places = np.arange(len(self.names)) if nodes is None else np.asarray(nodes, int)
         return Owner(next(self._owners), places, Trail(), likeness_of(places))
 
-    def remove_owner(self, owner: Owner) -> None:
-        """Forget what nodes remember for an owner that has stopped."""
-        owner.trail.members -= 1
-        if owner.trail.members == 0:
-            self._work.forget_models(set(owner.trail.models.values()))
-
     def present_for(self, owner: Owner) -> np.ndarray:
         """Return which nodes of an owner take part: all do."""
         return self.present[owner.nodes]
@@ -201,18 +181,6 @@ class SimulatedFederation:
         """Return what nodes remember for an owner, as if it were the only one."""
         models = {number: model for model, number in owner.trail.models.items()}
         return self._work.export_arrays(models) | owner.trail.series.export_arrays()
-
-    def import_owner(
-        self, owner: Owner, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]
-    ) -> None:
-        """Continue with what `export_owner` returned, for an owner that has not asked for anything yet."""
-        self.remove_owner(owner)
-        items = [array for name, array in arrays.items() if name.endswith("/items")]
-        models = sorted({int(model) for own in items for model in own[:, 0]})
-        owner.likeness = None
-        owner.trail = Trail(models={model: next(self._models) for model in models})
-        owner.trail.series.import_arrays(arrays)
-        self._work.import_arrays(arrays, slots, owner.trail.models)
 
     @property
     def evaluate_foreign(self) -> Callable[..., Any] | None:
@@ -239,6 +207,17 @@ class SimulatedFederation:
         kinds = [own.next_kind for own in found.values() if isinstance(own, OwnerExchange)]
         waiting = [kind for kind in kinds if kind is not None]
         return max(waiting, key=waiting.count, default=None)
+
+    def _continued(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> Trail:
+        items = [array for name, array in arrays.items() if name.endswith("/items")]
+        models = sorted({int(model) for own in items for model in own[:, 0]})
+        trail = Trail(models={model: next(self._models) for model in models})
+        trail.series.import_arrays(arrays)
+        self._work.import_arrays(arrays, slots, trail.models)
+        return trail
+
+    def _forget(self, trail: Trail) -> None:
+        self._work.forget_models(set(trail.models.values()))
 
     def _split(self, trail: Trail) -> Trail:
         models = {model: next(self._models) for model in trail.models}

@@ -56,6 +56,10 @@ class SharedEngine(Protocol):
         """Make room for another owner, who may ask some nodes, or all."""
         ...
 
+    def remove_owner(self, owner: Owner) -> None:
+        """Forget what nodes remember for an owner that has come to its end."""
+        ...
+
     def batches_of(self, nodes: np.ndarray) -> int:
         """Return the largest number of mini-batches that some nodes have."""
         ...
@@ -89,6 +93,8 @@ class Meeting:
         self._replies: dict[Owner, Reply | FedkinError] = {}
         self._failure: BaseException | None = None
         self._costs: dict[int, Cost] = {}
+        self._engines: dict[int, dict[Owner, SharedEngine]] = {}
+        """The engines of the owners that each thread speaks for."""
 
     def view(self, engine: SharedEngine, nodes: Sequence[int] | None = None) -> "OwnersView":
         """Return a federation as one more owner sees it.
@@ -143,14 +149,16 @@ class Meeting:
             for place in range(len(jobs))
         ]
         self._running = len(jobs)
+        started: list[threading.Thread] = []
         try:
             for thread in threads:
                 thread.start()
+                started.append(thread)
             for thread in threads:
                 thread.join()
-        except BaseException as error:  # the user interrupts
+        except BaseException as error:  # the user interrupts, or there can be no more threads
             self._abandon(error)
-            for thread in threads:
+            for thread in started:
                 thread.join()
             raise
         if self._failure is not None:
@@ -162,6 +170,7 @@ class Meeting:
         self._turns.release()
         try:
             with self._changed:
+                self.connect(engine, ask.owner)
                 self._waiting.append((engine, ask))
                 self._hold_if_complete()
                 while ask.owner not in self._replies and self._failure is None:
@@ -175,9 +184,18 @@ class Meeting:
             raise reply
         return reply
 
+    def connect(self, engine: SharedEngine, owner: Owner) -> None:
+        """Remember that this thread speaks for an owner: when it ends, nodes forget what they did for it."""
+        self._engines.setdefault(threading.get_ident(), {})[owner] = engine
+
     def _leave(self) -> None:
         with self._changed:
             self._running -= 1
+            try:
+                for owner, engine in self._engines.pop(threading.get_ident(), {}).items():
+                    engine.remove_owner(owner)
+            except BaseException as error:
+                self._abandon(error)
             self._hold_if_complete()
 
     def _abandon(self, failure: BaseException) -> None:
@@ -247,7 +265,7 @@ class OwnersView:
             self._engine.admit(self._owner)
 
     def end_step(self) -> tuple[str, ...]:
-        """Return what went wrong with nodes; of several owners, the first to ask hears it."""
+        """Return what went wrong with nodes; of several owners, the first to ask gets it."""
         with self._meeting.quiet:
             return self._engine.end_step()
 
@@ -259,6 +277,7 @@ class OwnersView:
     def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
         """Continue with what `export_state` returned."""
         with self._meeting.quiet:
+            self._meeting.connect(self._engine, self._owner)
             self._engine.import_owner(self._owner, arrays, slots)
 
 

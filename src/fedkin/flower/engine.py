@@ -17,7 +17,7 @@ from fedkin.flower.discovery import ConnectedNode, read_description
 from fedkin.flower.exchanges import read_answers, sent_bytes, write_block, write_exchange
 from fedkin.flower.joining import JoinRequest, RunDescription
 from fedkin.flower.messenger import Messenger, Response
-from fedkin.flower.wire import DESCRIBE, Parcel, Refusal
+from fedkin.flower.wire import DESCRIBE, Order, Parcel, Refusal
 from fedkin.models.named import l2_factor, takes_l2
 from fedkin.models.objective import Objective
 
@@ -74,6 +74,8 @@ class FlowerFederation(AttendedFederation):
         self._addresses = [there.get(name) for name in names]
         self._strangers: set[int] = set()  # connected, but not nodes of this run
         self._not_joined: set[int] = set()
+        self._orders: dict[int, list[Order]] = {number: [] for number in range(len(names))}
+        """What each node is to copy or forget, but has not confirmed yet."""
         self._step = 0
         super().__init__(objective, names, batches, wait_for_owners)
         asked = [number for number, name in enumerate(names) if name in there]
@@ -109,7 +111,7 @@ class FlowerFederation(AttendedFederation):
             for each in block.assignments.values()
         )
         largest = rows * self.objective.size
-        replies = self._exchange({node: self._write(own) for node, own in blocks.items()}, largest)
+        replies = self._exchange(self._write(blocks), largest)
         late = [node for node in blocks if replies[node].refusal == Refusal.NOT_BEGUN]
         if late:
             names = ", ".join(self.names[node] for node in late)
@@ -118,16 +120,27 @@ class FlowerFederation(AttendedFederation):
                 node: {place: _from_the_beginning(block) for place, block in blocks[node].items()}
                 for node in late
             }
-            replies |= self._exchange(
-                {node: self._write(own) for node, own in again.items()}, largest
-            )
+            replies |= self._exchange(self._write(again), largest)
             for node, own in again.items():
                 for place, block in own.items():
                     bytes_down[node][place] += sent_bytes(write_block(block))
         self._not_joined |= {node for node in blocks if replies[node].refusal == Refusal.NOT_JOINED}
+        for node in blocks:
+            if replies[node].parcel is not None:
+                self._orders[node].clear()
         return {
             node: read_answers(replies[node], own, bytes_down[node]) for node, own in blocks.items()
         }
+
+    def copy_memory(self, source: int, target: int) -> None:
+        """Let all nodes copy what they remember for a trail, each with the next message to it."""
+        for orders in self._orders.values():
+            orders.append(Order(source, target))
+
+    def forget_memory(self, trail: int) -> None:
+        """Let all nodes forget what they remember for a trail, each with the next message to it."""
+        for orders in self._orders.values():
+            orders.append(Order(trail, None))
 
     def start_over(self) -> None:
         """Let the nodes forget what they did for owners so far, before a run of another method."""
@@ -147,12 +160,12 @@ class FlowerFederation(AttendedFederation):
         self._step = step
         super().begin_step(step)
 
-    def welcome_back(self) -> None:
+    def welcome_back(self, wanted: Sequence[int] | None = None) -> None:
         """Let nodes join again that have lost their memory or are back."""
         forgetful = sorted(node for node in self._not_joined if self.present[node])
         if forgetful:
             self._rejoin(forgetful)
-        super().welcome_back()
+        super().welcome_back(wanted)
 
     def find_returned(self, absent: Sequence[int]) -> list[int]:
         """Let absent nodes that are connected again join; without keys, they have new addresses."""
@@ -216,8 +229,12 @@ class FlowerFederation(AttendedFederation):
         self.series.import_arrays(arrays)
         np.logical_and(self.present, np.asarray(arrays["present"]), out=self.present)
 
-    def _write(self, blocks: Mapping[int, Block]) -> Parcel:
-        return write_exchange(list(blocks.values()), self._attempt, self._step)
+    def _write(self, blocks: Mapping[int, Mapping[int, Block]]) -> dict[int, Parcel]:
+        """Write the message to each of some nodes."""
+        return {
+            node: write_exchange(list(own.values()), self._attempt, self._step, self._orders[node])
+            for node, own in blocks.items()
+        }
 
     def _exchange(
         self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
@@ -259,6 +276,7 @@ class FlowerFederation(AttendedFederation):
             else:
                 outcomes[node] = batches
                 self._not_joined.discard(node)
+                self._orders[node].clear()  # it remembers nothing
         return outcomes
 
 

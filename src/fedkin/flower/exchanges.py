@@ -14,6 +14,7 @@ from fedkin.flower.wire import (
     NUMBER,
     NUMBERS,
     OPTION,
+    ORDERS,
     OWNERS,
     PART,
     REVEALED,
@@ -21,28 +22,34 @@ from fedkin.flower.wire import (
     SERIES,
     SUM,
     VECTOR,
+    Order,
     Parcel,
     Value,
     with_prefix,
     write_key,
     write_models,
+    write_orders,
 )
 from fedkin.types import Array
 
 
-def write_exchange(blocks: Collection[Block], attempt: str, step: int) -> Parcel:
+def write_exchange(
+    blocks: Collection[Block], attempt: str, step: int, orders: Collection[Order] = ()
+) -> Parcel:
     """Put what owners ask of one node into one message.
 
     Args:
         blocks: What each of them asks for.
         attempt: The attempt at the run that the node has joined.
         step: The number of the outer step; 0 where owners are at different steps.
+        orders: What the node is to copy or forget first.
     """
     values: dict[str, Value] = {"kind": EXCHANGE, "attempt": attempt, "step": step}
     vectors: dict[str, np.ndarray] = {}
     ordered = sorted(blocks, key=lambda block: block.trail.number)
     if [prefix_of(block) for block in ordered] != [""]:
         values[OWNERS] = write_models([block.trail.number for block in ordered])
+        values |= {ORDERS: write_orders(orders)} if orders else {}
     for block in ordered:
         prefix, parcel = prefix_of(block), write_block(block)
         if prefix:

@@ -25,18 +25,20 @@ from fedkin.flower import node_data, wire
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.guard import check_message, natural_number
 from fedkin.flower.joining import JoinRequest
-from fedkin.flower.node_exchange import OwnNode, compute
+from fedkin.flower.node_exchange import OwnNode, carry_out, compute
 from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
 from fedkin.flower.node_settings import NodeSettings, node_settings
 from fedkin.flower.wire import (
     DESCRIBE,
     EXCHANGE,
     JOIN,
+    ORDERS,
     OWNERS,
     Parcel,
     Refusal,
     RefusedError,
     Value,
+    read_orders,
 )
 from fedkin.methods.registry import known_tasks
 from fedkin.models.base import Model
@@ -155,6 +157,7 @@ def _do_exchange(
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
     step = natural_number("step", header["step"])
+    orders = read_orders(values.pop(ORDERS)) if ORDERS in values and OWNERS in values else []
     own = _own_node(settings, joined)
     blocks = check_message(
         values,
@@ -177,11 +180,11 @@ def _do_exchange(
         remembered = SlotMemory()
         own.work.import_arrays({}, slots)
     series = dict(remembered.series)
+    carry_out(orders, own.work, series)
     answered = compute(own, blocks, series)
     kept = SlotMemory(own.work.export_arrays(), series)
-    if (
-        OWNERS not in values
-    ):  # several owners are at different steps, and nothing is resumed from the disk
+    # Several owners are at different steps, and nothing of theirs is resumed from the disk.
+    if OWNERS not in values:
         snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
     memory.keep(kept)
     return answered

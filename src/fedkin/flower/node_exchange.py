@@ -17,6 +17,7 @@ from fedkin.flower.wire import (
     MOST_MODELS,
     NUMBER,
     VECTOR,
+    Order,
     Parcel,
     Refusal,
     RefusedError,
@@ -75,6 +76,38 @@ def compute(own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int]
             _write(block.prefix, request, replies, values, vectors)
     values |= {f"{block.prefix}evaluations": evaluations[block.number] for block in blocks}
     return Parcel(values, vectors)
+
+
+def carry_out(orders: Sequence[Order], work: Work, series: dict[str, int]) -> None:
+    """Copy or forget what the node remembers for owners.
+
+    Args:
+        orders: What to do. An order may come twice, if the first answer was lost: who has something to
+            remember already copies nothing.
+        work: What remembers it.
+        series: The series of each slot and model; it is changed.
+    """
+    for owner, copy in orders:
+        places = [place for place in series if _owner_of(place) == owner]
+        models = {_model_of(place) for place in places}
+        if copy is None:
+            work.forget_models(models)
+            for place in places:
+                del series[place]
+        elif not any(_owner_of(place) == copy for place in series):
+            further = (copy - owner) * MOST_MODELS
+            work.copy_models({model: model + further for model in models})
+            for place in places:
+                slot, _, model = place.rpartition("/")
+                series[f"{slot}/{int(model) + further}"] = series[place]
+
+
+def _model_of(place: str) -> int:
+    return int(place.rpartition("/")[2])
+
+
+def _owner_of(place: str) -> int:
+    return _model_of(place) // MOST_MODELS
 
 
 def _kind(request: CheckedRequest) -> tuple:

@@ -7,7 +7,7 @@ a row for each model that the node works for, and `rows-of.NAME` has their numbe
 
 One message may carry what several owners ask for (docs/everyone.md). `owners` then has their numbers, and
 what belongs to owner 3 is called `3.…`, such as `3.key`, `3.part` and `3.train.task`. So are its arrays, and
-its part of the answer.
+its part of the answer. `orders` says what the node is to copy or forget of what it remembers for owners.
 
 A request is a `ConfigRecord` named `request`, with all numbers and texts, and an `ArrayRecord` named
 `vectors`. An answer is a `ConfigRecord` named `answer` and an `ArrayRecord` named `vectors`: the replies to
@@ -17,11 +17,11 @@ arrives is ever executed.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from io import BytesIO
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,9 @@ It bounds what a center can make a node remember."""
 
 OWNERS, PART = "owners", "part"
 """The numbers of the owners in a message, and the part of the node that an owner asks."""
+
+ORDERS = "orders"
+"""What a node is to copy or forget of what it remembers for owners, before it does what they ask."""
 
 MOST_OWNERS = 2_000
 """The numbers of owners are below this."""
@@ -120,6 +123,33 @@ def read_models(written: Value | None) -> tuple[int, ...]:
 def read_owners(written: Value | None) -> tuple[int, ...]:
     """Read the numbers of owners, which are in order."""
     return _read_numbers("owners", written, MOST_OWNERS)
+
+
+class Order(NamedTuple):
+    """What a node is to do with what it remembers for an owner, given by its number."""
+
+    owner: int
+    copy: int | None
+    """Another owner who begins with the same; None if it is to be forgotten."""
+
+
+def write_orders(orders: Iterable[Order]) -> str:
+    """Write orders: `3` forgets what is remembered for owner 3, `3-7` copies it for owner 7."""
+    return ",".join(
+        str(order.owner) if order.copy is None else f"{order.owner}-{order.copy}"
+        for order in orders
+    )
+
+
+def read_orders(written: Value | None) -> list[Order]:
+    """Read what `write_orders` has written."""
+    orders = []
+    for each in read_names(written):
+        numbers = [_read_numbers(ORDERS, part, MOST_OWNERS) for part in each.split("-")]
+        if not all(len(own) == 1 and own[0] > 0 for own in numbers) or len(numbers) > 2:
+            raise RefusedError(Refusal.INVALID, f"{each[:50]!r} is not an order")
+        orders.append(Order(numbers[0][0], numbers[1][0] if len(numbers) == 2 else None))
+    return orders
 
 
 def _read_numbers(what: str, written: Value | None, end: int) -> tuple[int, ...]:
