@@ -5,15 +5,20 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import Array
 
 import fedkin
+from federation.test_together import rounds, share
 from fedkin.data.labels import prepare_label, split_rows
 from fedkin.data.table_federation import federate_owners
 from fedkin.data.table_request import OwnersTables
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
+from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
+from fedkin.flower.node_memory import NodeMemory
+from fedkin.flower.wire import MOST_MODELS
 from fedkin.training import map_directory, problem
 from fedkin.training.checkpoint import save_checkpoint
 from flower.fake_grid import FakeGrid
@@ -248,6 +253,51 @@ def test_a_node_that_comes_back_gets_its_answer(tables, tmp_path):
     assert found.failures == {}
     assert any("d is back" in warning for warning in found.warnings)
     assert found.groups == (("a", "b"), ("c", "d"))
+
+
+def connected(nodes, tmp_path):
+    """Return the nodes of a job as a federation, before it begins."""
+    job, messenger = write_job(tmp_path), Messenger(nodes, interval=0.01)
+    nodes, described = job._nodes(messenger, KeptRuns.beside(tmp_path / "map", "0"), resume=False)
+    return job._connect(messenger, nodes, described, job._agree(described))
+
+
+def test_owners_that_part_get_what_each_would_get_alone(tables, tmp_path):
+    """Nodes copy what they remember for owners that asked alike, and forget owners that have ended."""
+    job = {"weights": [0.4, 0.2, 0.2, 0.2], "key": 1, "count": 5}
+    jobs = [job, {**job, "key": 2, "count": 2}, {**job, "others_from": 3}]
+    alone = [rounds(connected(grid(tables), tmp_path), **each) for each in jobs]
+    nodes = grid(tables)
+    outcomes, cost = share(jobs, connected(nodes, tmp_path))
+    for (seen, _), (expected, _) in zip(outcomes, alone, strict=True):
+        for array, other in zip(seen, expected, strict=True):
+            np.testing.assert_allclose(array, other, rtol=1e-6, atol=1e-7)
+    assert cost.synchronizations == 5
+    # The first three exchanges are the same for the first and the last.
+    assert cost.bytes_up < sum(own.bytes_up for _, own in alone)
+    for context in nodes.contexts.values():
+        series = NodeMemory(context.state).slots().series
+        # The first owner's, and what the last has copied.
+        assert {int(place.rpartition("/")[2]) // MOST_MODELS for place in series} == {1, 4}
+
+
+def test_an_owner_that_diverges_leaves_the_others_undisturbed(tables, tmp_path):
+    """Its node's gradient is NaN; the others get what they would get anyway."""
+
+    def tamper(name, reply):
+        if name == "d" and reply.has_content():
+            vectors = reply.content["vectors"]
+            for place in [place for place in vectors if ".question.vector.gradient" in place]:
+                vectors[place] = Array(np.full_like(vectors[place].numpy(), np.nan))
+        return reply
+
+    job = write_job(tmp_path, "compare = []\nsteps = 4")
+    found = learned(job, grid(tables, tamper), tmp_path)
+    assert list(found.failures) == ["d"]
+    assert "diverged" in found.failures["d"]
+    expected = simulated(tables, compare=[], steps=4)
+    others = ["a", "b", "c"]
+    pd.testing.assert_frame_equal(found.matrix.loc[others], expected.matrix.loc[others], atol=1e-4)
 
 
 @pytest.mark.parametrize(

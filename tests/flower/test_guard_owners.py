@@ -6,7 +6,15 @@ import pytest
 from fedkin.federation.questions import QUESTIONS
 from fedkin.flower import node_exchange
 from fedkin.flower.guard import all_tasks, check_message, tasks_of_part
-from fedkin.flower.wire import MOST_OWNERS, Parcel, Refusal, RefusedError
+from fedkin.flower.wire import (
+    MOST_OWNERS,
+    Order,
+    Parcel,
+    Refusal,
+    RefusedError,
+    read_orders,
+    write_orders,
+)
 from fedkin.methods.registry import known_tasks
 from flower.well_formed import exchange
 
@@ -124,3 +132,15 @@ def test_owners_cannot_make_a_node_remember_ever_more(monkeypatch):
     node_exchange._check_memory(own, blocks, {"one": 1, "two": 1})
     with pytest.raises(RefusedError, match="smaller model"):
         node_exchange._check_memory(own, blocks, {"one": 1, "two": 1, "three": 1})
+
+
+def test_orders_are_read_as_they_were_written():
+    orders = [Order(1, 4), Order(3, None), Order(4, 12)]
+    assert write_orders(orders) == "1-4,3,4-12"
+    assert read_orders(write_orders(orders)) == orders
+
+
+@pytest.mark.parametrize("written", ["0", "1-0", "1-2-3", "-1", "x", "1-", str(MOST_OWNERS), 7])
+def test_other_orders_are_refused(written):
+    with pytest.raises(RefusedError):
+        read_orders(written)

@@ -224,8 +224,13 @@ class DistantCenter(Center):
             request = WeightedSum(question, message, weights=weights, **options)
         else:
             request = PerNode(question, message, **options)
-        found = self._node.exchange(question=request, key=jax.random.key(0)).question
-        return dict(found)
+        found = dict(self._node.exchange(question=request, key=jax.random.key(0)).question)
+        for name in question.vector_replies:
+            if not bool(jnp.isfinite(found[name]).all()):
+                raise DivergedError(
+                    f"training diverged: the {name} on the owner's own rows is not finite"
+                )
+        return found
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
