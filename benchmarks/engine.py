@@ -136,7 +136,10 @@ class FedkinEngine:
     def ditto_personal_round(self, shared: Vector) -> np.ndarray:
         """Train the center's personal model of Ditto."""
         request = Revealed(
-            DITTO_PERSONAL_ROUND, {"shared": shared, **DITTO}, begin=True, steps=PERSONAL_STEPS
+            DITTO_PERSONAL_ROUND,
+            {"shared": shared, "personal": shared, **DITTO},
+            begin=True,
+            steps=PERSONAL_STEPS,
         )
         return np.asarray(self.center.alone.exchange(own=request, key=self.key).own["point"])
 

@@ -12,7 +12,7 @@ from fedkin.errors import InputError
 from fedkin.federation.base import PerNode, WeightedSum
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
-from fedkin.federation.together import Meeting
+from fedkin.federation.together import SHARED_COST, Meeting
 from fedkin.methods.bilevel.node import SLOPE
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.models.linear import Logistic
@@ -173,7 +173,7 @@ def test_an_owner_continues_from_its_own_state():
     single = federation()
     rounds(single, **job)
     expected = single.export_state()
-    assert exported[0].keys() == expected.keys()
+    assert exported[0].keys() == {*expected, SHARED_COST}
     for name, array in expected.items():
         np.testing.assert_array_equal(exported[0][name], array)
     slots = slots_of([INNER_SVRG_ROUND])

@@ -49,7 +49,8 @@ def test_the_personal_model_persists_and_follows_the_pseudocode():
         replies, cost = reveal(
             made.center.alone,
             ditto.DITTO_PERSONAL_ROUND,
-            {"shared": shared, "learning_rate": 0.05, "proximal": 0.7},
+            {"shared": shared, "learning_rate": 0.05, "proximal": 0.7}
+            | ({"personal": initial} if number == 0 else {}),
             key=key,
             steps=5,
             begin=number == 0,

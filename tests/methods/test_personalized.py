@@ -108,7 +108,6 @@ def test_steps_follow_the_pseudocode_of_the_papers(algorithm, plain):
         assert info.stop is None
         np.testing.assert_array_equal(info.node_weights, [0.5, 0.5])
     np.testing.assert_allclose(state.shared, expected[-1][0], rtol=1e-9, atol=1e-12)
-    assert state.rounds == 6
     assert np.linalg.norm(infos[-1].theta - state.shared) > 1e-2
 
 

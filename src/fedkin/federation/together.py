@@ -26,6 +26,9 @@ from fedkin.types import Key
 
 T = TypeVar("T")
 
+SHARED_COST = "together/cost"
+"""What all shared exchanges have cost, among the state of an owner."""
+
 
 class SharedEngine(Protocol):
     """A federation that can serve several owners in one exchange."""
@@ -93,6 +96,8 @@ class Meeting:
         self._replies: dict[Owner, Reply | FedkinError] = {}
         self._failure: BaseException | None = None
         self._costs: dict[int, Cost] = {}
+        self._costs_before: dict[int, Cost] = {}
+        """What exchanges had cost when owners were last stopped."""
         self._engines: dict[int, dict[Owner, SharedEngine]] = {}
         """The engines of the owners that each thread speaks for."""
 
@@ -113,9 +118,22 @@ class Meeting:
     def cost(self, engine: SharedEngine) -> Cost:
         """Return what all shared exchanges with a federation have cost together.
 
-        An exchange for many owners is one synchronization.
+        An exchange for many owners is one synchronization. Where owners were continued, this includes what
+        was spent before.
         """
-        return self._costs.get(id(engine), Cost())
+        before = self._costs_before.get(id(engine), Cost())
+        return before + self._costs.get(id(engine), Cost())
+
+    def continue_from(self, engine: SharedEngine, cost: Cost) -> None:
+        """Take over what exchanges had cost when an owner was stopped; of several, who was stopped last counts.
+
+        What has been asked since then to prepare the owners was asked before, too.
+        """
+        before = self._costs_before.get(id(engine))
+        if before is None:
+            self._costs.pop(id(engine), None)
+        if before is None or cost.synchronizations > before.synchronizations:
+            self._costs_before[id(engine)] = cost
 
     def run(self, jobs: Sequence[Callable[[], T]]) -> list[T | FedkinError]:
         """Let the owners work at the same time, each with its own views.
@@ -270,15 +288,30 @@ class OwnersView:
             return self._engine.end_step()
 
     def export_state(self) -> dict[str, np.ndarray]:
-        """Return what nodes remember for this owner, as if it were the only one."""
+        """Return what nodes remember for this owner, as if it were the only one, and what all have cost."""
         with self._meeting.quiet:
-            return self._engine.export_owner(self._owner)
+            cost = self._meeting.cost(self._engine)
+            return self._engine.export_owner(self._owner) | {SHARED_COST: _cost_as_array(cost)}
 
     def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
         """Continue with what `export_state` returned."""
         with self._meeting.quiet:
+            own = {name: array for name, array in arrays.items() if name != SHARED_COST}
+            if SHARED_COST in arrays:
+                cost = _cost_from_array(arrays[SHARED_COST])
+                self._meeting.continue_from(self._engine, cost)
             self._meeting.connect(self._engine, self._owner)
-            self._engine.import_owner(self._owner, arrays, slots)
+            self._engine.import_owner(self._owner, own, slots)
+
+
+def _cost_as_array(cost: Cost) -> np.ndarray:
+    counts = (cost.synchronizations, cost.bytes_up, cost.bytes_down, cost.nodes_asked)
+    return np.array([*counts, *cost.node_points], np.int64)
+
+
+def _cost_from_array(array: np.ndarray) -> Cost:
+    synchronizations, up, down, asked, *points = array.tolist()
+    return Cost(synchronizations, up, down, tuple(points), asked)
 
 
 class _AbandonedError(BaseException):

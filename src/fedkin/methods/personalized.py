@@ -23,7 +23,7 @@ LARGEST_PULL = 0.75
 
 
 class PersonalizedState(NamedTuple):
-    """State of Ditto and pFedMe; node 0's personal model is kept by node 0."""
+    """State of pFedMe, whose personal model begins at the shared one in every step."""
 
     shared: Vector
     """The shared model w."""

@@ -5,7 +5,7 @@ cross-validation, say. Each gets what `Problem.train` would give it alone.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -209,10 +209,8 @@ class JointProblem:
             return trained
 
         jobs = [partial(job, name, self.connect(meeting, name)) for name in self.problems]
-        before = [path.exists() for path in (checkpoints or {}).values()]
         runs = dict(zip(self.problems, meeting.run(jobs), strict=True))
-        cost = meeting.cost(self.federation)
-        return JointRun(runs, _cost_so_far(runs, cost) if any(before) else cost)
+        return JointRun(runs, meeting.cost(self.federation))
 
     def connect(self, meeting: Meeting, name: str) -> Problem:
         """Return an owner's problem, with its own view of the federation in a meeting."""
@@ -256,25 +254,6 @@ class JointProblem:
         return found, meeting.cost(self.federation)
 
 
-def _cost_so_far(runs: Mapping[str, TrainedRun | FedkinError], since: Cost) -> Cost:
-    """Return what runs have cost that were continued from checkpoints.
-
-    All running owners take part in every exchange, so the slowest has as many as there were. What was asked
-    for alike since they were continued tells how much of the rest counts once.
-    """
-    costs = [run.state.cost for run in runs.values() if isinstance(run, TrainedRun)]
-    total = sum(costs, Cost())
-    most = max((cost.synchronizations for cost in costs), default=0)
-    alike = len(costs) if len(set(costs)) == 1 and since.bytes_up else 1
-    return Cost(
-        most,
-        total.bytes_up // alike,
-        total.bytes_down // alike,
-        tuple(points // alike for points in total.node_points),
-        total.nodes_asked // alike,
-    )
-
-
 def _places(asked: Sequence[str] | None, names: tuple[str, ...]) -> list[int] | None:
     if asked is None:
         return None
@@ -284,7 +263,7 @@ def _places(asked: Sequence[str] | None, names: tuple[str, ...]) -> list[int] | 
     return [names.index(name) for name in asked]
 
 
-def _numbers(views: Any, nodes: int) -> list[int]:
+def _numbers(views: Iterable[Sequence[int] | None], nodes: int) -> list[int]:
     """Give each node the number that it has for the first owner that may ask it."""
     numbers = list(range(nodes))
     seen: set[int] = set()

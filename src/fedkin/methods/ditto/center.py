@@ -1,7 +1,7 @@
 """The center's part of Ditto (Li et al. 2021, its Algorithm 2), all nodes taking part."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,6 @@ from fedkin.methods.ditto.node import DITTO_PERSONAL_ROUND, DITTO_SHARED_ROUND
 from fedkin.methods.local_svrg.center import refuse_divergence
 from fedkin.methods.personalized import (
     PersonalizedMethod,
-    PersonalizedState,
     check_pull,
     with_center,
 )
@@ -59,13 +58,22 @@ class Ditto(PersonalizedMethod):
         return DittoAlgorithm(*chosen, self.personal_steps or 25), cost
 
 
+class DittoState(NamedTuple):
+    """State of Ditto. Within a step, node 0 keeps the personal model."""
+
+    shared: Vector
+    """The shared model w."""
+    personal: Vector
+    """Node 0's personal model v."""
+
+
 @dataclass(frozen=True)
 class DittoAlgorithm:
     """The nodes average a shared model w; node 0 keeps a personal model v that is pulled toward it.
 
     In synchronization t the nodes take r steps from w^t, and node 0 takes s steps on v with that same
     w^t. The model to evaluate is v; it starts at the initial model, and node 0 keeps it from one
-    synchronization to the next. For the settings see `Ditto`.
+    synchronization of a step to the next. For the settings see `Ditto`.
     """
 
     learning_rate: float
@@ -77,16 +85,16 @@ class DittoAlgorithm:
     def __post_init__(self) -> None:
         check_pull(self.learning_rate, self.proximal)
 
-    def init(self, theta: Vector, nodes: int) -> PersonalizedState:
+    def init(self, theta: Vector, nodes: int) -> DittoState:
         """Begin at the initial model."""
-        return PersonalizedState(theta, 0)
+        return DittoState(theta, theta)
 
     def step(
-        self, state: PersonalizedState, key: Key, federation: Federation, center: Center
-    ) -> tuple[PersonalizedState, Info]:
+        self, state: DittoState, key: Key, federation: Federation, center: Center
+    ) -> tuple[DittoState, Info]:
         """Continue for as many synchronizations as the settings say."""
         node_weights = equal_weights(federation.present)
-        shared = personal = state.shared
+        shared, personal = state.shared, state.personal
         cost = Cost()
         first_losses = losses = (float("nan"), float("nan"))
         for number in range(self.rounds):
@@ -107,9 +115,10 @@ class DittoAlgorithm:
                         "shared": shared,
                         "learning_rate": self.learning_rate,
                         "proximal": self.proximal,
+                        **({"personal": personal} if number == 0 else {}),
                     },
                     weights=jnp.ones(1),
-                    begin=state.rounds + number == 0,
+                    begin=number == 0,
                     steps=self.personal_steps,
                 ),
                 key=own_key,
@@ -138,4 +147,4 @@ class DittoAlgorithm:
                 "personal_distance": float(jnp.linalg.norm(personal - shared)),
             },
         )
-        return PersonalizedState(shared, state.rounds + self.rounds), info
+        return DittoState(shared, personal), info

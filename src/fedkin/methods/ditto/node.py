@@ -104,14 +104,14 @@ def ditto_shared_round(
 def _begin_personal(
     objective: Objective, data: NodeData, content: Vector, message: Message
 ) -> tuple[Vector, Array]:
-    return message["shared"], jnp.zeros_like(data.points)
+    return message["personal"], jnp.zeros_like(data.points)
 
 
 PERSONAL = Slot(
     "personal",
     empty=lambda objective, data: zeros(objective),
-    begin=_begin_personal,  # at the shared model
-    lasting=True,
+    begin=_begin_personal,
+    vectors=("personal",),
 )
 
 
