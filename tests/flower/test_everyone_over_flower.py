@@ -155,6 +155,15 @@ def test_other_methods_and_models_give_what_the_simulation_gives(case, tables, t
     assert_same(learned(job, grid(tables), tmp_path), expected)
 
 
+def test_a_node_may_give_more_weight_to_its_own_rows(tables, tmp_path):
+    """As in the simulation; here the cap is a setting of the job."""
+    expected = simulated(tables, compare=[], cap=0.4, own_cap=0.9, steps=4)
+    more = "compare = []\nsteps = 4\nsettings.cap = 0.4\nsettings.own_cap = 0.9"
+    found = learned(write_job(tmp_path, more), grid(tables), tmp_path)
+    assert_same(found, expected)
+    assert found.models["d"].cap == {"a": 0.4, "b": 0.4, "c": 0.4, "d": 0.9}
+
+
 def test_regression_gives_what_the_simulation_gives(tables, tmp_path):
     """Scores of single models are in the label's own unit."""
     expected = simulated(tables, "age", "regression", model="ridge", compare=[], steps=3)

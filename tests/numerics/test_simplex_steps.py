@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
+from fedkin import project_capped_simplex
+from fedkin.errors import InputError
 from fedkin.numerics.simplex_steps import Secants, largest_decrease, minimize_quadratic, project
 
 
@@ -98,3 +100,37 @@ def test_a_move_of_negative_curvature_leaves_the_model_convex():
     product = secants.curvature()
     matrix = np.stack([product(row) for row in np.eye(2)])
     assert (np.linalg.eigvalsh(matrix) > 0).all()
+
+
+@pytest.mark.usefixtures("float64")
+@given(
+    st.lists(st.floats(-3, 3), min_size=2, max_size=8),
+    st.lists(st.floats(0.05, 1), min_size=8, max_size=8),
+)
+@settings(max_examples=60, deadline=None)
+def test_nodes_may_have_different_caps(point, caps):
+    """Both projections find the multiplier that bisection finds; the gap is linear programming's."""
+    point, caps = np.array(point), np.array(caps[: len(point)])
+    caps = np.minimum(caps * max(1.0, 1.02 / caps.sum()), 1.0)
+    if caps.sum() < 1:
+        caps = np.ones_like(caps)
+    low, high = point.min() - 2, point.max()
+    for _ in range(100):
+        middle = (low + high) / 2
+        if np.clip(point - middle, 0, caps).sum() > 1:
+            low = middle
+        else:
+            high = middle
+    expected = np.clip(point - low, 0, caps)
+    np.testing.assert_allclose(project(point, caps), expected, atol=1e-9)
+    np.testing.assert_allclose(project_capped_simplex(point, caps), expected, atol=1e-9)
+    bounds = list(zip(np.zeros_like(caps), caps, strict=True))
+    best = linprog(point, A_eq=np.ones((1, len(point))), b_eq=[1], bounds=bounds)
+    gap = largest_decrease(point, expected, caps)
+    assert gap == pytest.approx(point @ expected - best.fun, abs=1e-7)
+
+
+@pytest.mark.parametrize("caps", [[0.5, 0.4], [0.5, 0.6, 0.1], [1.2, 0.5], [-0.1, 1.0]])
+def test_caps_that_leave_no_weights_are_refused(caps):
+    with pytest.raises(InputError, match="the caps on 2 nodes' weights"):
+        project_capped_simplex([0.5, 0.5], caps)

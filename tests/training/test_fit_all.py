@@ -215,3 +215,31 @@ X, Y = NODES["north"]
 def test_bad_input_is_refused_with_its_own_message(nodes, settings, message):
     with pytest.raises(InputError, match=message):
         fedkin.fit_all(nodes, **settings)
+
+
+GROUPS = {"one": 1, "two": 1, "three": 1, "odd": -1}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"model": "mlp", "steps": 8}, {"outer": "proximal", "rounds": 3, "steps": 2}]
+)
+def test_a_node_may_give_more_weight_to_its_own_rows(settings):
+    """The node that nobody is like gives itself all it may; for other nodes the cap is as before."""
+    nodes = {name: node(sign, 60, seed) for seed, (name, sign) in enumerate(GROUPS.items())}
+    everyone = fedkin.fit_all(nodes, cap=0.4, own_cap=0.7, compare=[], **settings)
+    matrix = everyone.matrix
+    limits = np.full(matrix.shape, 0.4) + 0.3 * np.eye(len(nodes))
+    assert (matrix.to_numpy() <= limits + 1e-5).all()
+    np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-5)
+    assert everyone.models["odd"].cap == {"one": 0.4, "two": 0.4, "three": 0.4, "odd": 0.7}
+    if not settings:
+        assert matrix.loc["odd", "odd"] == pytest.approx(0.7, abs=1e-4)
+        assert "odd" in everyone.models["odd"].at_cap
+
+
+def test_an_own_cap_needs_an_owner_that_is_a_node():
+    nodes = {"a": node(1), "b": node(1, seed=1)}
+    with pytest.raises(InputError, match="below the cap on other nodes"):
+        fedkin.fit_all(nodes, cap=0.5, own_cap=0.2)
+    with pytest.raises(InputError, match="own_cap is for an owner that is a node"):
+        fedkin.fit(nodes, node(1, seed=2), method=fedkin.Bilevel(own_cap=1.0))

@@ -14,6 +14,7 @@ from fedkin.cli.options import (
     METHOD,
     MODEL,
     NODE,
+    OWN_CAP,
     SITE,
     TABLE,
     CategoricalOption,
@@ -82,6 +83,7 @@ def map_command(
     model: Annotated[str | None, MODEL] = None,
     method: Annotated[str, METHOD] = "bilevel",
     cap: Annotated[float | None, CAP] = None,
+    own_cap: Annotated[float | None, OWN_CAP] = None,
     seed: SeedOption = 0,
 ) -> None:
     """Answer every node's question at once: who learns with whom, and what each gains by it.
@@ -118,7 +120,7 @@ def map_command(
     owners, preprocessing = federate_owners(
         tables, label, task.value, request.categorical, request.missing_codes
     )
-    everyone = learn(owners, preprocessing, chosen_model, method, cap, seed)
+    everyone = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed)
     rows = {name: len(own.train.labels) for name, own in owners.items()}
     metrics = {
         name: score_tables(result, owners[name].validation, owners[name].test, preprocessing)
@@ -133,10 +135,19 @@ def learn(
     preprocessing: Preprocessing,
     model: str,
     method: str,
-    cap: float | None,
+    caps: tuple[float | None, float | None],
     seed: int,
 ) -> Collaboration:
-    """Run the method for all owners, with progress."""
+    """Run the method for all owners, with progress.
+
+    Args:
+        owners: The matrices of every node.
+        preprocessing: How they were made.
+        model: The name of the model.
+        method: The name of the method.
+        caps: The largest weights of other nodes and of an owner's own; None for the method's choice.
+        seed: Decides everything random.
+    """
     label = preprocessing.label
     names = None if isinstance(label, Quantity) else np.array(label.classes)
 
@@ -161,7 +172,8 @@ def learn(
             else {name: pair(own.test) for name, own in owners.items()},
             model=model,
             method=method,
-            cap=cap,
+            cap=caps[0],
+            own_cap=caps[1],
             seed=seed,
             task="regression" if names is None else "classification",
             classes=None if names is None else names.tolist(),

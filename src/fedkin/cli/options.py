@@ -152,6 +152,11 @@ CAP = typer.Option(
     "with fewer than six nodes.",
     rich_help_panel=METHOD_PANEL,
 )
+OWN_CAP = typer.Option(
+    "--own-cap",
+    help="The largest weight that a node may give to its own training rows; default: that of --cap.",
+    rich_help_panel=METHOD_PANEL,
+)
 LABEL = typer.Option(
     "--label", metavar="COLUMN", help="The column to predict.", rich_help_panel=COLUMNS_PANEL
 )

@@ -60,6 +60,8 @@ class Center:
         )
         self.alone: Federation = own
         """What the owner trains on alone, as a federation of one node: D_0, unless other data are given."""
+        self.own_node: int | None = None
+        """The place of the owner's own node among the nodes that it asks, if it is one of them."""
         self.data = own.data
         """D_0 in mini-batches, as those of the only node in a stack."""
         self._foreign = own.evaluate_foreign
@@ -108,6 +110,12 @@ class Center:
         """Return the same center whose owner trains alone on other data: a federation of one node."""
         other = copy.copy(self)
         other.alone = alone
+        return other
+
+    def with_own_node(self, place: int | None) -> "Center":
+        """Return the same center whose owner is one of the nodes that it asks."""
+        other = copy.copy(self)
+        other.own_node = place
         return other
 
     @property

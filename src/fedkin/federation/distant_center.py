@@ -67,6 +67,7 @@ class DistantCenter(Center):
 
     def __init__(self, objective: Objective, points: int, test_points: int = 0) -> None:
         self.objective = objective
+        self.own_node = None
         self._points = points
         self._test_points = test_points
         self._node: Federation | None = None

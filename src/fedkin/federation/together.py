@@ -125,7 +125,7 @@ class Meeting:
         return before + self._costs.get(id(engine), Cost())
 
     def continue_from(self, engine: SharedEngine, cost: Cost) -> None:
-        """Take over what exchanges had cost when an owner was stopped; of several, who was stopped last counts.
+        """Take over what exchanges had cost when an owner was stopped: of several, the one stopped last.
 
         What has been asked since then to prepare the owners was asked before, too.
         """

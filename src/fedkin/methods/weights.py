@@ -6,6 +6,9 @@ import numpy as np
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.types import Array
 
+Cap = float | tuple[float, ...] | np.ndarray
+"""The largest weight of a node: the same for all, or one for each."""
+
 SLACK = 1e-6
 """A weight may exceed the cap by rounding."""
 
@@ -15,24 +18,39 @@ def equal_weights(present: np.ndarray) -> Array:
     return jnp.where(jnp.asarray(present), 1 / np.count_nonzero(present), 0.0)
 
 
-def project_weights(weights: Array, cap: float, present: np.ndarray) -> Array:
-    """Project onto the capped simplex of the nodes that take part.
+def raised_cap(cap: Cap, present: np.ndarray) -> float | np.ndarray:
+    """Return the cap, raised where so few nodes take part that they could not have the whole weight.
 
-    Where these are so few that they could not have the whole weight, the cap is raised to an equal
-    share of it.
+    >>> raised_cap(0.4, np.array([True, True, False]))
+    0.5
+    >>> raised_cap((0.6, 0.3, 0.3), np.array([False, True, True])).tolist()
+    [0.6, 0.5, 0.5]
     """
+    equal = 1 / np.count_nonzero(present)
+    if isinstance(cap, (int, float)):
+        return max(cap, equal)
+    caps = np.asarray(cap, np.float64)
+    return caps if caps[present].sum() >= 1 - SLACK else np.maximum(caps, equal)
+
+
+def cap_among(cap: Cap, present: np.ndarray) -> float | np.ndarray:
+    """Return the raised cap of those nodes only that take part: one for all, or one for each."""
+    raised = raised_cap(cap, present)
+    return raised[present] if isinstance(raised, np.ndarray) else raised
+
+
+def project_weights(weights: Array, cap: Cap, present: np.ndarray) -> Array:
+    """Project onto the capped simplex of the nodes that take part; for few of them the cap is raised."""
     if present.all():
         return project_capped_simplex(weights, cap)
-    cap = max(cap, 1 / np.count_nonzero(present))
-    among = project_capped_simplex(weights[present], min(cap, 1.0))
+    among = project_capped_simplex(weights[present], np.minimum(cap_among(cap, present), 1.0))
     return jnp.zeros_like(weights).at[np.flatnonzero(present)].set(among)
 
 
-def readmit(weights: Array, cap: float, present: np.ndarray) -> Array:
+def readmit(weights: Array, cap: Cap, present: np.ndarray) -> Array:
     """Return weights that suit the nodes that take part now: as they are, unless that has changed."""
-    cap = max(cap, 1 / np.count_nonzero(present))
     values = np.asarray(weights)
-    if np.all(values <= np.where(present, cap + SLACK, 0.0)):
+    if np.all(values <= np.where(present, raised_cap(cap, present) + SLACK, 0.0)):
         return weights
     return project_weights(weights, cap, present)
 

@@ -1,6 +1,7 @@
 """Euclidean projection onto the capped simplex."""
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,9 @@ CLEANING_STEPS = 4
 """Newton steps on the multiplier after the exact search; they remove rounding errors only."""
 
 
-def project_capped_simplex(point: Array | np.ndarray, cap: float | Array = 1.0) -> Array:
+def project_capped_simplex(
+    point: Array | np.ndarray, cap: float | Array | np.ndarray | Sequence[float] = 1.0
+) -> Array:
     r"""Project a point onto the capped simplex of the paper.
 
     .. math:: P(v) = \operatorname{argmin}_w \|w - v\|^2
@@ -31,8 +34,8 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float | Array = 1.0) 
 
     Args:
         point: The vector :math:`v` of K finite numbers.
-        cap: The largest weight :math:`b` that one node may get, between 1/K and 1. A cap that JAX
-            traces is not checked.
+        cap: The largest weight :math:`b` that one node may get, between 1/K and 1; or one for each node,
+            whose sum is at least 1. A cap that JAX traces is not checked.
 
     Returns:
         The projection, in the floating-point type of `point`.
@@ -48,7 +51,11 @@ def project_capped_simplex(point: Array | np.ndarray, cap: float | Array = 1.0) 
     if not jnp.issubdtype(point.dtype, jnp.floating):
         point = point.astype(jnp.result_type(float))
     if not isinstance(cap, Tracer):
-        check_cap(float(cap), point.size)
+        cap = np.asarray(cap)
+        if cap.ndim == 0:
+            check_cap(float(cap), point.size)
+        else:
+            check_caps(cap, point.size)
     if not isinstance(point, Tracer) and not np.isfinite(point).all():
         raise InputError(
             "the point to project has entries that are NaN or infinite; remove or replace them"
@@ -67,12 +74,23 @@ def check_cap(cap: float, size: int) -> None:
         )
 
 
+def check_caps(caps: np.ndarray, size: int) -> None:
+    """Refuse caps of single nodes that are out of range, or leave no weights that sum to 1."""
+    fits = caps.shape == (size,) and bool(((caps >= 0) & (caps <= 1)).all())
+    if not fits or caps.sum() < 1 - 1e-6:
+        raise InputError(
+            f"the caps on {size} nodes' weights must be {size} numbers between 0 and 1 whose sum is at "
+            "least 1"
+        )
+
+
 @jax.jit
 def _project(point: Array, cap: Array) -> Array:
     shifted = point - lax.stop_gradient(_pivot(point, cap))
     # The multiplier is now in [-cap, 0]. Entries outside [-cap, cap] end at a bound anyway; clipping them
     # keeps huge entries from swamping the sums. Twice the cap leaves room for rounding.
-    shifted = jnp.clip(shifted, -2 * cap, 2 * cap)
+    largest = jnp.max(cap)
+    shifted = jnp.clip(shifted, -2 * largest, 2 * largest)
     shifted = shifted - lax.stop_gradient(_multiplier(shifted, cap))
     for _ in range(CLEANING_STEPS - 1):
         shifted = shifted - lax.stop_gradient(_newton_step(shifted, cap))
@@ -81,7 +99,14 @@ def _project(point: Array, cap: Array) -> Array:
 
 
 def _pivot(point: Array, cap: Array) -> Array:
-    """Return the ceil(1/b)-th largest entry. The multiplier is never above it, and at most `cap` below."""
+    """Return the ceil(1/b)-th largest entry. The multiplier is never above it, and at most `cap` below.
+
+    Of several caps, those of the entries down to this one sum to 1, and the largest takes the place of b.
+    """
+    if cap.ndim:
+        order = jnp.argsort(point, descending=True)
+        reached = jnp.searchsorted(jnp.cumsum(cap[order]), 1 - 1e-5)
+        return point[order][jnp.clip(reached, 0, point.size - 1)]
     rank = jnp.ceil(1 / cap - 1e-5).astype(int)
     return jnp.sort(point, descending=True)[jnp.clip(rank, 1, point.size) - 1]
 

@@ -62,16 +62,22 @@ class Secants(NamedTuple):
         return product
 
 
-def project(point: np.ndarray, cap: float) -> np.ndarray:
-    """Project onto the capped simplex in float64.
+def project(point: np.ndarray, cap: float | np.ndarray) -> np.ndarray:
+    """Project onto the capped simplex in float64; nodes may have different caps.
 
     >>> project(np.array([0.9, 0.4, -0.2]), 0.5).round(9).tolist()
     [0.5, 0.5, 0.0]
+    >>> project(np.array([0.9, 0.4, -0.2]), np.array([0.8, 0.5, 0.5])).round(9).tolist()
+    [0.75, 0.25, 0.0]
     """
-    # Relative to the ⌈1/cap⌉-th largest entry the multiplier is in [-cap, 0], so entries beyond ±2 cap end
-    # at a bound anyway; clipped, they do not swamp the sums.
-    rank = min(max(int(np.ceil(1 / cap - 1e-9)), 1), len(point))
-    shifted = np.clip(point - np.partition(point, -rank)[-rank], -2 * cap, 2 * cap)
+    caps = np.broadcast_to(np.asarray(cap, np.float64), point.shape)
+    largest = float(caps.max())
+    # The caps of the largest entries, down to this one, sum to 1. Relative to it the multiplier is in
+    # [-largest cap, 0], so entries beyond twice that end at a bound anyway; clipped, they swamp no sums.
+    descending = np.argsort(-point)
+    rank = int(np.searchsorted(np.cumsum(caps[descending]), 1 - 1e-9 * largest))
+    pivot = point[descending[min(rank, len(point) - 1)]]
+    shifted = np.clip(point - pivot, -2 * largest, 2 * largest)
     breakpoints = np.concatenate([shifted, shifted - cap])
     order = np.argsort(-breakpoints)
     breakpoints = breakpoints[order]
@@ -89,7 +95,7 @@ def minimize_quadratic(
     slopes: np.ndarray,
     curvature: Callable[[np.ndarray], np.ndarray],
     start: np.ndarray,
-    cap: float,
+    cap: float | np.ndarray,
 ) -> np.ndarray:
     r"""Minimize :math:`g^\top (w - w_0) + \frac12 (w - w_0)^\top B (w - w_0)` over the capped simplex.
 
@@ -99,7 +105,7 @@ def minimize_quadratic(
         slopes: The gradient g at the start.
         curvature: The product with B.
         start: The weights w_0.
-        cap: The largest weight.
+        cap: The largest weight, of all nodes or of each.
     """
     matrix = np.stack([curvature(row) for row in np.eye(len(start))])
     steepest = float(np.linalg.norm(matrix, 2 if len(start) <= MANY else "fro"))
@@ -118,7 +124,10 @@ def minimize_quadratic(
 
 
 def largest_decrease(
-    slopes: np.ndarray, weights: np.ndarray, cap: float, relative_error: float = 0.0
+    slopes: np.ndarray,
+    weights: np.ndarray,
+    cap: float | np.ndarray,
+    relative_error: float = 0.0,
 ) -> float:
     r"""Return :math:`\max_s\, g^\top (w - s)` over the capped simplex: the Frank-Wolfe gap.
 
@@ -131,7 +140,7 @@ def largest_decrease(
     Args:
         slopes: The gradient g.
         weights: The weights w.
-        cap: The largest weight.
+        cap: The largest weight, of all nodes or of each.
         relative_error: How far each slope may be off, as a share of it; the result is a bound of what
             the worst such slopes would allow.
     """

@@ -69,4 +69,5 @@ class DistantProblem(JointProblem):
             meeting.view_of(engine, engine.add_owner(own, part)) for part in (ALONE, VALIDATION)
         )
         view = meeting.view_of(engine, engine.add_owner())
-        return replace(problem, federation=view, center=problem.center.connected(alone, node))
+        center = problem.center.connected(alone, node).with_own_node(own[0])
+        return replace(problem, federation=view, center=center)

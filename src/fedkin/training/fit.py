@@ -393,12 +393,14 @@ def make_result(
         statistics=jax.tree.map(np.asarray, problem.center.statistics(state.kept_theta)),
         point_shape=problem.point_shape,
         columns=columns,
-        cap=_cap(trained.parameters),
+        cap=_cap(trained.parameters, problem.federation.names),
         comparison=comparison,
     )
 
 
-def _cap(parameters: Mapping[str, Any]) -> float | None:
+def _cap(parameters: Mapping[str, Any], names: Sequence[str]) -> float | dict[str, float] | None:
     """Return the cap that an algorithm ran with, wherever it stands among its parameters."""
     found = parameters.get("cap", (parameters.get("differentiation") or {}).get("cap"))
+    if isinstance(found, (tuple, list)):
+        return dict(zip(names, map(float, found), strict=True))
     return None if found is None else float(found)

@@ -39,6 +39,7 @@ def fit_all(
     model: Any = "logistic",
     method: str | Method = "bilevel",
     cap: float | None = None,
+    own_cap: float | None = None,
     seed: int = 0,
     classes: int | Sequence[Any] | None = None,
     task: LearningTask | None = None,
@@ -84,6 +85,8 @@ def fit_all(
         method: As for `fit`: a name or an object. Every method works for all owners; those that train alone,
             in part or altogether (`local`, `ditto`, `pfedme`), do so on the node's own training rows.
         cap: The largest weight that one node may get.
+        own_cap: The largest weight that a node may give to its own training rows, if it is to be larger
+            than `cap`.
         seed: Decides everything random, the splits included.
         classes: All labels that may occur, or their number; by default those that do.
         task: `classification` or `regression`, for a model of your own.
@@ -110,7 +113,7 @@ def fit_all(
         None if steps is None else whole_number("steps", steps),
         None if synchronizations is None else whole_number("synchronizations", synchronizations),
     )
-    chosen = make_method(method, {"cap": cap, "preset": preset, **settings})
+    chosen = make_method(method, {"cap": cap, "own_cap": own_cap, "preset": preset, **settings})
     others = [make_method(name, {"preset": preset}) for name in compare if name != chosen.name]
     task = choose_task(model, task)
     named = name_nodes(as_nodes(nodes, site, label))

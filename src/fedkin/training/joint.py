@@ -217,7 +217,8 @@ class JointProblem:
         problem, place = self.problems[name], list(self.problems).index(name)
         center = problem.center.with_alone(meeting.view(self.alone, [place]))
         view = meeting.view(self.federation, self.nodes[name])
-        return replace(problem, federation=view, center=center)
+        own_node = view.names.index(name) if name in view.names else None
+        return replace(problem, federation=view, center=center.with_own_node(own_node))
 
     def put_rows_back(
         self, models: Sequence[tuple[str, Vector, np.ndarray]], rows: np.ndarray

@@ -71,8 +71,8 @@ class Result:
     columns: tuple[str, ...] | None = None
     """The names of the features, where the model was trained on DataFrames: those of new ones are found
     by name, in any order."""
-    cap: float | None = None
-    """The largest weight that a node could get; None for methods without a cap."""
+    cap: float | dict[str, float] | None = None
+    """The largest weight that a node could get, by node where they differ; None for methods without a cap."""
     comparison: pd.DataFrame | None = None
     """Loss and accuracy on the validation rows of `alone` (cross-validated), of the weights at the start
     (`equal` or `prior`), and of the `learned` ones, for linear models whose weights were learned."""
@@ -260,15 +260,22 @@ def _as_records(comparison: pd.DataFrame) -> list[dict[str, Any]]:
     return comparison.reset_index().to_dict(orient="records")
 
 
-def capped_nodes(weights: dict[str, float] | None, cap: float | None) -> tuple[str, ...]:
+def capped_nodes(
+    weights: dict[str, float] | None, cap: float | dict[str, float] | None
+) -> tuple[str, ...]:
     """Return the nodes whose weight the cap decides.
 
     >>> capped_nodes({"a": 0.5, "b": 0.3, "c": 0.2}, 0.5), capped_nodes({"a": 1.0}, 1.0)
     (('a',), ())
+    >>> capped_nodes({"a": 0.5, "b": 0.3, "c": 0.2}, {"a": 0.8, "b": 0.3, "c": 0.3})
+    ('b',)
     """
-    if weights is None or cap is None or cap >= 1:
+    if weights is None or cap is None:
         return ()
-    return tuple(name for name, weight in weights.items() if weight >= cap - 1e-5)
+    caps = cap if isinstance(cap, dict) else dict.fromkeys(weights, cap)
+    return tuple(
+        name for name, weight in weights.items() if caps[name] < 1 and weight >= caps[name] - 1e-5
+    )
 
 
 def _restore_model(

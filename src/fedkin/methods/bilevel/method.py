@@ -35,6 +35,7 @@ from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.local_svrg.training import SvrgMethod, paper_rounds
 from fedkin.methods.settings import choice, count, flag, positive, share
 from fedkin.methods.step_size import SMOOTHNESS
+from fedkin.methods.weights import Cap
 from fedkin.models.base import LinearModel
 from fedkin.models.objective import Objective
 from fedkin.numerics.simplex import check_cap
@@ -126,6 +127,8 @@ class Bilevel(SvrgMethod):
         averaging: Whether training returns the weighted average of its iterates, as in Algorithm 1 of
             the paper, and not the last one.
         cap: The largest weight b of a node, from 1/K to 1. If open, 1/3, or 2/K with fewer than six nodes.
+        own_cap: The same for the node that the owner is, in `fit_all`, where every owner is a node: not below
+            `cap`, which it has if open.
         solver: How the hypergradient's linear system is solved: `ConjugateGradients()`,
             `LocalSvrgSolver()` (the paper's), `NeumannSeries()`, one of your own, or a name.
         outer: The outer loop. `single` moves model, h and weights together, with one exchange per step; it
@@ -168,6 +171,7 @@ class Bilevel(SvrgMethod):
     learning_rate_place: ClassVar[tuple[str, ...]] = ("differentiation", "inner")
 
     cap: float | None = share()
+    own_cap: float | None = share()
     solver: AdjointSolver | None = _solver_field()
     outer: OuterName | None = choice(None, *get_args(OuterName))
     outer_learning_rate: float | None = positive()
@@ -291,6 +295,12 @@ class Bilevel(SvrgMethod):
         """Refuse a cap that does not suit the number of nodes."""
         if self.cap is not None:
             check_cap(self.cap, nodes)
+        cap = default_cap(nodes) if self.cap is None else self.cap
+        if self.own_cap is not None and self.own_cap < cap:
+            raise InputError(
+                f"own_cap is {self.own_cap:g}, below the cap on other nodes' weights, {cap:.3g}: give a "
+                "larger one, or a smaller cap"
+            )
         if self.prior is not None and len(self.prior) != nodes:
             raise InputError(f"prior has {len(self.prior)} weights, but there are {nodes} nodes")
 
@@ -299,7 +309,7 @@ class Bilevel(SvrgMethod):
     ) -> tuple[Algorithm[Any], Cost]:
         """Choose step sizes and lengths, asking the nodes for their curvature if need be."""
         self.check(len(federation.names))
-        cap = self.cap if self.cap is not None else default_cap(len(federation.names))
+        cap = self._chosen_cap(len(federation.names), center)
         if self.takes_newton_steps(federation.objective):
             small = is_small(federation.objective)
             usual = WHOLE_HESSIAN_TOLERANCE if small else SKETCHED_TOLERANCE
@@ -331,13 +341,27 @@ class Bilevel(SvrgMethod):
             return ProximalBilevel(differentiation, rate), cost
         return AcceleratedBilevel(differentiation, rate), cost
 
+    def _chosen_cap(self, nodes: int, center: Center) -> Cap:
+        """Return the cap: one for all nodes, or for each where the owner's own node has another."""
+        cap = self.cap if self.cap is not None else default_cap(nodes)
+        if self.own_cap is None:
+            return cap
+        if center.own_node is None:
+            raise InputError(
+                "own_cap is for an owner that is a node, as all are in fit_all, fedkin map and studies with "
+                "a partition: leave it out"
+            )
+        caps = [cap] * nodes
+        caps[center.own_node] = self.own_cap
+        return tuple(caps)
+
     def _chosen_prior(self, center: Center) -> Prior | None:
         if self.prior is None:
             return None
         strength = 1.0 if self.prior_strength is None else self.prior_strength
         return Prior(self.prior, strength * center.loss_unit / center.points)
 
-    def _single_loop(self, federation: Federation, cap: float) -> SingleLoop:
+    def _single_loop(self, federation: Federation, cap: Cap) -> SingleLoop:
         one_pass = min(max(federation.batches, SHORTEST_PERIOD), LONGEST_PERIOD)
         restarts = self.restarts
         if restarts is None:

@@ -33,7 +33,6 @@ from fedkin.methods.bilevel.newton_state import (
     Visit,
     as_float64,
     as_sent,
-    cap_of,
     longest_share,
     search_line,
     trusted_share,
@@ -42,7 +41,7 @@ from fedkin.methods.bilevel.node import CLASS_PRODUCT, GRADIENT, HESSIAN_PRODUCT
 from fedkin.methods.bilevel.prior import Prior
 from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.methods.bilevel.starts import is_hopeless, start_again, unknown_visit
-from fedkin.methods.weights import fill_unknown, readmit
+from fedkin.methods.weights import Cap, cap_among, fill_unknown, raised_cap, readmit
 from fedkin.numerics.line_search import SIDESTEP
 from fedkin.numerics.simplex_steps import (
     Secants,
@@ -86,7 +85,7 @@ class NewtonBilevel:
     """The single loop for models whose loss is convex (ridge and logistic regression).
 
     Args:
-        cap: The largest weight b of a node.
+        cap: The largest weight b of a node, or of each.
         tolerance: Stop when no weights within the cap promise a validation loss lower by more than this
             share of it, to first order, with θ and h solved as accurately.
         first_move: The largest change of a weight that the first candidate aims for.
@@ -94,7 +93,7 @@ class NewtonBilevel:
         prior: The weights expected beforehand, if any.
     """
 
-    cap: float
+    cap: Cap
     tolerance: float = 1e-4
     first_move: float = 0.25
     whole_hessian: bool = True
@@ -105,7 +104,7 @@ class NewtonBilevel:
         point = np.asarray(theta, np.float64)
         weights = np.full(nodes, 1 / nodes)
         if self.prior is not None:
-            weights = project(self.prior.shares, self.cap)
+            weights = project(self.prior.shares, np.asarray(self.cap))
         unknown = unknown_visit(point, weights)
         return NewtonState(
             theta=point,
@@ -139,7 +138,7 @@ class NewtonBilevel:
         following, stop = self._decide(state, evidence, federation.present, center)
         settled = evidence.decrement <= SETTLED * evidence.loss
         if stop is not None or is_hopeless(state, evidence, settled):
-            cap = cap_of(self.cap, federation.present)
+            cap = raised_cap(self.cap, federation.present)
             following, stop = start_again(following, evidence, stop, cap, self.tolerance)
         return following, self._info(following, center, cost, evidence, stop)
 
@@ -217,7 +216,7 @@ class NewtonBilevel:
         if self.prior is not None:
             prior_loss = self.prior.loss(state.node_weights)
             slopes = slopes * (not self.prior.is_fixed) + self.prior.slopes(state.node_weights)
-        cap = cap_of(self.cap, federation.present)
+        cap = cap_among(self.cap, federation.present)
         own, among = state.node_weights[federation.present], slopes[federation.present]
         residual = target - curvature.image(place, adjoint)
         error = float(
@@ -328,7 +327,7 @@ class NewtonBilevel:
         step, secants, radius = state.candidate - state.node_weights, state.secants, state.radius
         share, left = 1.0, None
         if not polish:
-            longest = longest_share(state.node_weights, step, cap_of(self.cap, present))
+            longest = longest_share(state.node_weights, step, raised_cap(self.cap, present))
             found = search_line(
                 state.theta, seen, center, longest, self._prior_slope(state.node_weights, step)
             )
@@ -356,7 +355,7 @@ class NewtonBilevel:
         move = move * min(1.0, radius / longest) if longest > 0 else move
         rough = share**2 * seen.decrement > ROUGH * seen.loss
         unsettled = polish and abs(seen.inner_error) > 0.5 * promise and seen.decrement > allowed
-        cap = cap_of(self.cap, present)
+        cap = cap_among(self.cap, present)
         done = largest_decrease(slopes[present], weights[present], cap) <= allowed
         # Slopes known so roughly need another h before they can choose a direction.
         unsure = seen.sure_gap > 2 * max(seen.gap, allowed)
@@ -391,7 +390,7 @@ class NewtonBilevel:
             whole[present] = move
             return curvature(whole)[present]
 
-        cap = cap_of(self.cap, present)
+        cap = cap_among(self.cap, present)
         found = minimize_quadratic(slopes[present], among, weights[present], cap)
         move = np.zeros_like(weights)
         move[present] = found - weights[present]

@@ -137,16 +137,11 @@ def trusted_share(decrement: float, place: Place) -> float:
     return min(1.0, TRUSTED / np.sqrt(max(decrement, 1e-30)))
 
 
-def longest_share(weights: np.ndarray, step: np.ndarray, cap: float) -> float:
+def longest_share(weights: np.ndarray, step: np.ndarray, cap: float | np.ndarray) -> float:
     """Return how far weights may follow a step, as a multiple of it, within the cap and `FARTHEST`."""
     room = np.where(step > 0, cap - weights, weights)
     moving = np.abs(step) > 1e-12
     return float(np.clip((room[moving] / np.abs(step[moving])).min(initial=FARTHEST), 1, FARTHEST))
-
-
-def cap_of(cap: float, present: np.ndarray) -> float:
-    """Return the cap, raised where so few nodes take part that they could not have the whole weight."""
-    return max(cap, 1 / np.count_nonzero(present))
 
 
 def as_sent(array: np.ndarray) -> Vector:

@@ -12,7 +12,7 @@ from fedkin.federation.center import Center
 from fedkin.methods.base import Info
 from fedkin.methods.bilevel.hypergradient import AdjointSolver, AdjointSystem, Hypergradient
 from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution, solve_inner
-from fedkin.methods.weights import project_weights, readmit
+from fedkin.methods.weights import Cap, cap_among, project_weights, readmit
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.numerics.simplex_steps import largest_decrease
 from fedkin.types import Array, Key, Vector
@@ -53,7 +53,7 @@ class Differentiation:
         warm_start_adjoint: Begin the solve for h at the last h instead of at zero.
     """
 
-    cap: float
+    cap: Cap
     inner: LocalSvrg
     solver: AdjointSolver
     warm_start: bool = True
@@ -323,14 +323,13 @@ def _reason_to_stop(
     promise: float,
     gradient: Array,
     node_weights: Array,
-    cap: float,
+    cap: Cap,
     federation: Federation,
 ) -> str:
     """Say that the loop has converged only where training has settled and no other weights are better."""
     present = federation.present
     slopes, weights = np.asarray(gradient, np.float64), np.asarray(node_weights, np.float64)
-    largest = max(cap, 1 / np.count_nonzero(present))
-    gap = largest_decrease(slopes[present], weights[present], largest)
+    gap = largest_decrease(slopes[present], weights[present], cap_among(cap, present))
     next_step = (
         f"the next step promises to lower the validation loss {loss:.4g} "
         f"by {max(promise, 0.0):.2g} at most"

@@ -22,6 +22,7 @@ from fedkin.methods.bilevel.node import DECREMENT, MOST_DAMPING, SLOPE
 from fedkin.methods.bilevel.rivals import Rivals
 from fedkin.methods.bilevel.weight_search import WeightSearch, shifted_weight
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
+from fedkin.methods.weights import Cap
 from fedkin.numerics.linear_solve import DampedSolution
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.types import Array, Key, Vector
@@ -114,7 +115,7 @@ class SingleLoop:
         restarts: How many models are started when the weights have settled.
     """
 
-    cap: float
+    cap: Cap
     period: int
     learning_rate: float | None = None
     refresh_probability: float = 0.02

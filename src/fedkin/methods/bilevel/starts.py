@@ -19,7 +19,7 @@ def unknown_visit(theta: np.ndarray, weights: np.ndarray) -> Visit:
     return Visit(theta, weights, np.zeros_like(weights), float("inf"), 0.0)
 
 
-def other_starts(weights: np.ndarray, cap: float) -> np.ndarray:
+def other_starts(weights: np.ndarray, cap: float | np.ndarray) -> np.ndarray:
     """Return other weights to start from, as rows, given those of a minimum.
 
     First, what nodes between zero and the cap hold together goes to one of them that is not the first;
@@ -28,17 +28,18 @@ def other_starts(weights: np.ndarray, cap: float) -> np.ndarray:
     >>> other_starts(np.array([0.5, 0.3, 0.2, 0.0]), 0.5).tolist()
     [[0.5, 0.0, 0.5, 0.0], [0.0, 0.2, 0.3, 0.5]]
     """
-    free = np.flatnonzero((weights > 1e-6) & (weights < cap - 1e-6))
+    caps = np.broadcast_to(cap, weights.shape)
+    free = np.flatnonzero((weights > 1e-6) & (weights < caps - 1e-6))
     held = weights[free].sum()
     found = []
     order = sorted(free, key=lambda node: -weights[node])
     for chosen in order[1:OTHER_STARTS]:
         start, left = np.where(np.isin(np.arange(len(weights)), free), 0.0, weights), held
         for node in (chosen, *(other for other in order if other != chosen)):
-            start[node] = min(cap, left)
+            start[node] = min(caps[node], left)
             left -= start[node]
         found.append(start)
-    room = cap - weights
+    room = caps - weights
     if room.sum() > 0:
         found.append(room / room.sum())
     return np.array(found).reshape(-1, len(weights))
@@ -62,7 +63,11 @@ def is_hopeless(state: NewtonState, seen: Evidence, settled: bool) -> bool:
 
 
 def start_again(
-    state: NewtonState, seen: Evidence, stop: str | None, cap: float, tolerance: float
+    state: NewtonState,
+    seen: Evidence,
+    stop: str | None,
+    cap: float | np.ndarray,
+    tolerance: float,
 ) -> tuple[NewtonState, str | None]:
     """Go to the next start after one has ended; after the last, return to the lowest minimum.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.methods.weights import equal_weights, project_weights, readmit
+from fedkin.methods.weights import SLACK, Cap, equal_weights, project_weights, readmit
 from fedkin.types import Array
 
 LONGEST_MOVE = 0.35
@@ -75,13 +75,15 @@ class WeightSearch(NamedTuple):
         nothing = jnp.zeros_like(node_weights)
         return cls(node_weights, nothing, nothing, nothing, nothing, nothing, 0.0, FIRST_MOVE, 0)
 
-    def among(self, present: np.ndarray, cap: float) -> "WeightSearch":
+    def among(self, present: np.ndarray, cap: Cap) -> "WeightSearch":
         """Return the search with weights that suit the nodes that take part now."""
         if np.array_equal(readmit(self.node_weights, cap, present), self.node_weights):
             return self
         left = np.where(present, np.asarray(self.node_weights), 0.0)
         # Nodes that have a weight share that of the others, unless they are so few that the cap forbids it.
-        sharing = left > 0 if np.count_nonzero(left) * cap >= 1 else present
+        sharing = (
+            left > 0 if np.broadcast_to(cap, left.shape)[left > 0].sum() >= 1 - SLACK else present
+        )
         shares = jnp.asarray(left / left.sum()) if left.any() else equal_weights(present)
         search = self.restarted(project_weights(shares, cap, sharing))
         newly_weighted = (np.asarray(search.node_weights) > 0) & (left == 0)
@@ -97,7 +99,7 @@ class WeightSearch(NamedTuple):
         )
 
     def move(
-        self, slopes: Array, errors: Array, *, cap: float, present: np.ndarray, improving: bool
+        self, slopes: Array, errors: Array, *, cap: Cap, present: np.ndarray, improving: bool
     ) -> "WeightSearch":
         """Move the weights against what is certain of the slopes.
 
@@ -209,7 +211,7 @@ def _smallest(present: np.ndarray) -> float:
     return WORTH_ASKING / np.count_nonzero(present)
 
 
-def _without_crumbs(weights: np.ndarray, cap: float, present: np.ndarray) -> np.ndarray:
+def _without_crumbs(weights: np.ndarray, cap: Cap, present: np.ndarray) -> np.ndarray:
     """Give the weight of nodes that hardly count to the others."""
     kept = np.where(weights < _smallest(present), -1.0, weights)
     return np.asarray(project_weights(jnp.asarray(kept), cap, present), np.float64)
