@@ -267,7 +267,9 @@ def test_a_node_that_comes_back_gets_its_answer(tables, tmp_path):
 def connected(nodes, tmp_path):
     """Return the nodes of a job as a federation, before it begins."""
     job, messenger = write_job(tmp_path), Messenger(nodes, interval=0.01)
-    nodes, described = job._nodes(messenger, KeptRuns.beside(tmp_path / "map", "0"), resume=False)
+    nodes, described = job._nodes(
+        messenger, KeptRuns.of_result(tmp_path / "map", "0"), resume=False
+    )
     return job._connect(messenger, nodes, described, job._agree(described))
 
 

@@ -128,6 +128,10 @@ def test_nodes_may_have_different_caps(point, caps):
     best = linprog(point, A_eq=np.ones((1, len(point))), b_eq=[1], bounds=bounds)
     gap = largest_decrease(point, expected, caps)
     assert gap == pytest.approx(point @ expected - best.fun, abs=1e-7)
+    # With B = I, and the start as the center, the minimum is the projection.
+    start = np.clip(caps, 0, None) / caps.sum()
+    found = minimize_quadratic(start - point, lambda vector: vector, start, caps)
+    np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("caps", [[0.5, 0.4], [0.5, 0.6, 0.1], [1.2, 0.5], [-0.1, 1.0]])

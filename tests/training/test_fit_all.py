@@ -1,3 +1,6 @@
+import json
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -243,3 +246,36 @@ def test_an_own_cap_needs_an_owner_that_is_a_node():
         fedkin.fit_all(nodes, cap=0.5, own_cap=0.2)
     with pytest.raises(InputError, match="own_cap is for an owner that is a node"):
         fedkin.fit(nodes, node(1, seed=2), method=fedkin.Bilevel(own_cap=1.0))
+
+
+@pytest.mark.parametrize(("what", "given"), [("validation", "validations"), ("test", "tests")])
+def test_a_share_of_rows_beside_given_rows_is_refused(what, given):
+    settings = {given: VALIDATIONS, f"{what}_fraction": 0.5}
+    with pytest.raises(InputError, match=f"either {what}_fraction or {given}"):
+        fedkin.fit_all(NODES, **settings)
+
+
+def test_weights_learned_by_very_few_rows_are_reported():
+    nodes = {"few": node(1, 10), "many": node(1, 80, 1)}
+    found = fedkin.fit_all(nodes, compare=[], steps=1)
+    assert any("'few' has 2 validation rows" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"format": 2}, "has format 2, this version"), ({"measure": None}, "it is damaged")],
+)
+def test_a_file_that_cannot_be_read_says_why(change, message, everyone, tmp_path):
+    path = tmp_path / "everyone.fedkin"
+    everyone.save(path)
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    description = json.loads(content["collaboration.json"]) | change
+    known = {name: value for name, value in description.items() if value is not None}
+    content["collaboration.json"] = json.dumps(known).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in content.items():
+            archive.writestr(name, part)
+    with pytest.raises(InputError, match=message) as caught:
+        fedkin.Collaboration.load(path)
+    assert ("damaged" in str(caught.value)) == ("damaged" in message)

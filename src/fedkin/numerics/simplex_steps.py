@@ -132,7 +132,7 @@ def minimize_quadratic(
 
 
 def _minimum_on_face(
-    matrix: np.ndarray, constant: np.ndarray, bounds: np.ndarray, cap: float
+    matrix: np.ndarray, constant: np.ndarray, bounds: np.ndarray, cap: float | np.ndarray
 ) -> np.ndarray | None:
     """Minimize a quadratic where it is known which weights are zero (-1) or the cap (1).
 
@@ -154,7 +154,7 @@ def _minimum_on_face(
     gradient = constant + matrix @ weights
     allowed = PRECISION * np.abs(gradient).max()
     # Weights inside the bounds; and none at zero whose growth, or at the cap whose decline, would help.
-    inside = weights[free].min() >= 0 and weights[free].max() <= cap
+    inside = bool(((weights >= 0) & (weights <= cap))[free].all())
     excess = gradient - multiplier
     pressed = np.where(bounds == 0, np.abs(excess), bounds * excess) <= allowed
     return weights if inside and pressed.all() else None

@@ -148,7 +148,7 @@ def _learns(record: Record, runs: Sequence[Run], label: str) -> bool:
         matrix = (run.owners or {}).get("matrix")
         if run.label == label and matrix is not None:
             rows = np.array([row for row in matrix if row is not None])
-            return len(rows) > 0 and bool(np.ptp(rows) > LEAST_CHANGE)
+            return len(rows) > 0 and bool(np.ptp(rows, axis=0).max() > LEAST_CHANGE)
     return False
 
 
@@ -157,7 +157,10 @@ def _matrix(runs: Sequence[Run]) -> OwnerMatrix | None:
     if not found:
         return None
     names = [row["name"] for row in (runs[0].owners or {})["owners"]]
-    weights = np.mean(found, axis=0)
+    # A row that is missing with one seed is the mean of the others.
+    known = ~np.isnan(found)
+    total = np.where(known, found, 0.0).sum(axis=0)
+    weights = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
     groups = find_groups(np.nan_to_num(weights))
     order = [place for group in groups for place in group]
     return OwnerMatrix(

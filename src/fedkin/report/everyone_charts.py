@@ -170,7 +170,7 @@ def _gain_row(
         parts.append(element("line", **ends, y1=y, y2=y, class_=style))
         written = f"{gain:+.3f}".replace("-", "−")
         parts.append(element("text", written, x=WIDTH, y=y + 4, class_=f"end number {style}"))
-    told = []
+    texts = []
     for label in labels:
         if label not in node.scores:
             continue
@@ -181,8 +181,8 @@ def _gain_row(
             parts.append(element("line", **ends, y1=y, y2=y, class_=f"interval {color}"))
         radius = 5.5 if label == learner else 4
         parts.append(element("circle", cx=x(score), cy=y, r=radius, class_=f"dot {color}"))
-        told.append(f"{label} {score:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}"))
-    sentence = f"{node.name}: {', '.join(told)}"
+        texts.append(f"{label} {score:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}"))
+    sentence = f"{node.name}: {', '.join(texts)}"
     return element("g", *parts, data_tip=sentence, data_row=sentence)
 
 
@@ -229,8 +229,8 @@ def graph_chart(title: str, matrix: OwnerMatrix) -> Markup:
                 transform=move,
                 style=f"font-size: {11 if count <= MOST_WRITTEN else 8}px",
             )
-        told = f"{name}: group {group[name] + 1}"
-        parts.append(element("g", dot, written, data_tip=told))
+        texts = f"{name}: group {group[name] + 1}"
+        parts.append(element("g", dot, written, data_tip=texts))
     return _chart(title, *parts, width=size, height=size)
 
 

@@ -158,23 +158,25 @@ class Collaboration:
                     )
                     for number, name in enumerate(description["models"])
                 }
+            return cls(
+                method=description["method"],
+                nodes=tuple(description["nodes"]),
+                models=models,
+                scores=scores.set_index("node"),
+                measure=description["measure"],
+                scored_on=description["scored_on"],
+                cost=cost_from_json(description["cost"]),
+                failures=description["failures"],
+                warnings=tuple(description["warnings"]),
+            )
+        except InputError:
+            raise
         except FileNotFoundError as error:
             raise InputError(f"there is no file {path}") from error
         except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
             raise InputError(
                 f"{path} is not a saved collaboration, or it is damaged: {error}"
             ) from error
-        return cls(
-            method=description["method"],
-            nodes=tuple(description["nodes"]),
-            models=models,
-            scores=scores.set_index("node"),
-            measure=description["measure"],
-            scored_on=description["scored_on"],
-            cost=cost_from_json(description["cost"]),
-            failures=description["failures"],
-            warnings=tuple(description["warnings"]),
-        )
 
     def __repr__(self) -> str:
         lines = [

@@ -23,6 +23,12 @@ from fedkin.training.problem import TrainedRun
 from fedkin.training.runner import Budget
 from fedkin.types import LearningTask, Points
 
+VALIDATION_FRACTION = 0.2
+"""The share of a node's rows that its weights are learned by, if nothing is said."""
+
+FEWEST_VALIDATION_ROWS = 5
+"""Weights that are learned by fewer rows say little."""
+
 COMPARED = ("local", "fedavg")
 """The methods that every node's score is compared with: learning alone, and equal weights."""
 
@@ -32,7 +38,7 @@ def fit_all(
     *,
     site: str | None = None,
     label: str | None = None,
-    validation_fraction: float = 0.2,
+    validation_fraction: float | None = None,
     validations: Mapping[str, Any] | Sequence[Any] | None = None,
     test_fraction: float | None = None,
     tests: Mapping[str, Any] | Sequence[Any] | None = None,
@@ -77,7 +83,7 @@ def fit_all(
             site.
         site: That column.
         label: The column of the DataFrame to predict; all others must be numbers.
-        validation_fraction: The share of a node's rows that its weights are learned by.
+        validation_fraction: The share of a node's rows that its weights are learned by (0.2 if open).
         validations: (X, y) of each node for that instead, by the same names or in the same order.
         test_fraction: The share of a node's rows that only its scores are for; none by default.
         tests: (X, y) of each node for that instead.
@@ -122,11 +128,20 @@ def fit_all(
             f"there is one node only, {describe_node(next(iter(named)))}: it has nobody to learn with; "
             "give at least two"
         )
+    for what, share, given in (
+        ("validation", validation_fraction, validations),
+        ("test", test_fraction, tests),
+    ):
+        if share is not None and given is not None:
+            raise InputError(f"give either {what}_fraction or {what}s, not both")
     owners, known, warnings = _owners(
         named,
         _by_name("validations", validations, named),
         _by_name("tests", tests, named),
-        fractions=(validation_fraction, test_fraction),
+        fractions=(
+            VALIDATION_FRACTION if validation_fraction is None else validation_fraction,
+            test_fraction,
+        ),
         task=task,
         classes=classes,
         seed=seed,
@@ -270,6 +285,12 @@ def _owners(
         assert validation is not None
         test = pieces.get("test", given["test"])
         owners[name] = OwnerData(validation=validation, own=pieces["train"], test=test)
+        if len(validation.labels) < FEWEST_VALIDATION_ROWS:
+            count = len(validation.labels)
+            warnings.append(
+                f"{node} has {count} validation {'row' if count == 1 else 'rows'}: weights that are learned "
+                "by so few say little"
+            )
         if known is not None and len(np.unique(whole.labels)) == 1:
             warnings.append(
                 f"{node} has a single class, {known[whole.labels[0]]}: there a constant answer is always "

@@ -6,6 +6,7 @@ share. The result directory is that of `fedkin map`.
 """
 
 import shutil
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,7 @@ class EveryoneJob:
     def _learn(self, messenger: Messenger, out: Path, *, resume: bool, report: OnEvent) -> None:
         if (out / map_directory.COLLABORATION).exists():
             raise InputError(f"{out} has a finished result: choose another directory")
-        kept = KeptRuns.beside(out, self.keys.digest())
+        kept = KeptRuns.of_result(out, self.keys.digest())
         kept.check(resume=resume)
         nodes, described = self._nodes(messenger, kept, resume=resume)
         preprocessing = self._agree(described)
@@ -92,10 +93,13 @@ class EveryoneJob:
         warnings = _single_classes(described)
         metrics: dict[str, dict[str, Scores]] = {}
 
+        speaking = threading.Lock()  # owners report from their own threads
+
         def collect(event: Event) -> None:
-            if isinstance(event, Warned) and event.message not in warnings:
-                warnings.append(event.message)
-            report(event)
+            with speaking:
+                if isinstance(event, Warned) and event.message not in warnings:
+                    warnings.append(event.message)
+                report(event)
 
         def score(name: str, problem: Problem, run: TrainedRun) -> None:
             assert isinstance(problem.center, DistantCenter)
@@ -118,6 +122,8 @@ class EveryoneJob:
                 after_run=score if method is self.method else None,
                 run_name=lambda name, method=method: f"{method.name}: {name}",
             )
+            for note in federation.end_step():  # what went wrong after the last step
+                collect(Warned(run=method.name, message=note))
         everyone = make_collaboration(problem, self.method.name, runs, warnings)
         rows = {name: parts[TRAINED_ON].rows for name, parts in described.items()}
         map_directory.write_map(out, everyone, rows, metrics, preprocessing)

@@ -20,7 +20,7 @@ class KeptRuns:
     directory: Path
 
     @classmethod
-    def beside(cls, out: Path, digest: str) -> "KeptRuns":
+    def of_result(cls, out: Path, digest: str) -> "KeptRuns":
         """Return the directory that belongs to a result and to the job with this digest."""
         return cls(out.with_name(f"{out.name}.{digest}.checkpoints"))
 
