@@ -241,8 +241,8 @@ def test_no_keyword_is_forgotten():
     }
     assert set(inspect.signature(fit).parameters) - about_the_problem == set(REACHED)
     of_methods = {name for each in METHODS.all() for name in each.setting_names()}
-    # Of the object alone; `prior` of `fit` is a name that becomes weights.
-    assert of_methods - {"prior", "prior_strength", "tolerance"} == set(REACHED)
+    # Of the object alone; `prior` of `fit` is a name that becomes weights, and `own_cap` is for `fit_all`.
+    assert of_methods - {"prior", "prior_strength", "tolerance", "own_cap"} == set(REACHED)
 
 
 def test_numbers_of_numpy_are_plain_numbers():

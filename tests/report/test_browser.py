@@ -270,3 +270,28 @@ def test_the_pointer_and_the_keyboard_say_who_learns_with_whom(browser, pages):
     said = browser.run("document.querySelector('[role=status]').textContent")
     assert "learns with" in said
     assert said == browser.run("document.querySelectorAll('#everyone [data-row]')[1].dataset.row")
+
+
+@pytest.mark.parametrize("name", ["several", "everyone", "crowd"])
+def test_a_page_is_printed_whole(browser, pages, name):
+    """On A4, light also where the screen is dark, nothing beyond the edge, nothing folded up."""
+    browser.open(pages[name], width=718, height=1000, dark=True)
+    folded = browser.run("document.querySelectorAll('details:not([open])').length")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", media="print", features=dark)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run("document.querySelectorAll('details:not([open])').length") == 0
+    assert browser.run("document.documentElement.scrollWidth") <= 718
+    ink = browser.run("getComputedStyle(document.body).color")
+    assert sum(map(int, ink[4:-1].split(","))) < 200
+    if name != "several":
+        sizes = browser.run(
+            "[...document.querySelectorAll('#everyone .chart')].map(c => c.getBoundingClientRect())"
+            ".map(b => [b.right, b.height])"
+        )
+        assert all(right <= 718 and height <= 900 for right, height in sizes)
+        assert "own answer" in browser.run("document.querySelector('.answer').textContent")
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert browser.run("document.querySelectorAll('details:not([open])').length") == folded > 0
+    assert browser.call("Page.printToPDF")["data"]

@@ -78,7 +78,8 @@ def matrix_chart(title: str, matrix: OwnerMatrix) -> Markup:
         side = cell * len(group)
         parts.append(element("rect", x=edge, y=edge, width=side, height=side, class_="frame"))
         begin += len(group)
-    least = 0 if count <= MOST_WRITTEN else width
+    # Smaller than this, it could not be read; where there is no room, it is scrolled.
+    least = 0.8 * width if count <= MOST_WRITTEN else width
     return _chart(
         title, *parts, width=width, height=height, least_width=least, most_width=1.3 * width
     )
@@ -229,8 +230,8 @@ def graph_chart(title: str, matrix: OwnerMatrix) -> Markup:
                 transform=move,
                 style=f"font-size: {11 if count <= MOST_WRITTEN else 8}px",
             )
-        texts = f"{name}: group {group[name] + 1}"
-        parts.append(element("g", dot, written, data_tip=texts))
+        label = f"{name}: group {group[name] + 1}"
+        parts.append(element("g", dot, written, data_tip=label))
     return _chart(title, *parts, width=size, height=size)
 
 

@@ -107,6 +107,8 @@ def _paired(record: Record, cell: Cell, label: str, other: str) -> np.ndarray:
 
 def weights_sentence(record: Record, label: str | None) -> str:
     """Say whom to learn with."""
+    if label is None and any(run.owners for run in record.runs):
+        return "Every node has its own answer: see “Who learns with whom”."
     if label is None:
         return "No method here learned weights for the nodes."
     known = shares(record, label)

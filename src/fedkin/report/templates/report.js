@@ -166,3 +166,13 @@ for (const chart of document.querySelectorAll("svg.tips")) {
     spoken.textContent = rows[at].dataset.row;
   });
 }
+
+// What is folded up on the screen is printed.
+let unfolded = [];
+addEventListener("beforeprint", () => {
+  unfolded = [...document.querySelectorAll("details:not([open])")];
+  for (const each of unfolded) each.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const each of unfolded) each.open = false;
+});
