@@ -1,6 +1,7 @@
 """Everyone's question over Flower's messages: what the simulation gives, and a node that is lost."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -196,14 +197,22 @@ def test_no_row_crosses_the_wire(tables, tmp_path):
     nodes = grid(tables)
     learned(write_job(tmp_path, "steps = 2"), nodes, tmp_path)
     size = fedkin.load(tmp_path / "map" / "owners" / "a" / "model.fedkin").theta.size
-    texts = {f"{age:.5f}" for path in tables.values() for age in pd.read_csv(path).age}
+    cells = np.concatenate(
+        [pd.read_csv(path)[["age", "dose"]].to_numpy().ravel() for path in tables.values()]
+    )
+    numbers = []
     for message in [*nodes.sent, *nodes.received]:
         for record in message.content.array_records.values():
             assert {array.shape[-1] for array in record.values()} <= {size}
         for record in message.content.config_records.values():
             for value in record.values():
-                if isinstance(value, str):
-                    assert not any(text in value for text in texts)
+                each = (
+                    re.findall(r"-?\d+\.\d+(?:e-?\d+)?", value) if isinstance(value, str) else value
+                )
+                numbers += np.ravel(np.asarray(each, float)).tolist()
+    assert len(numbers) > 100  # means and squared deviations, scores, slopes
+    for cell in cells[np.isfinite(cells)]:
+        assert np.abs(np.array(numbers) - cell).min() > 1e-7
 
 
 def test_an_exchange_is_one_message_per_node(tables, tmp_path):

@@ -1,9 +1,14 @@
 """What a node accepts of several owners in one message, and whom it answers about the rows it holds out."""
 
+from types import SimpleNamespace
+
+import jax
 import numpy as np
 import pytest
 
+from federation.test_together import federation
 from fedkin.federation.questions import QUESTIONS
+from fedkin.federation.task import MOST_STEPS
 from fedkin.flower import node_exchange
 from fedkin.flower.guard import all_tasks, check_message, tasks_of_part
 from fedkin.flower.wire import (
@@ -15,6 +20,7 @@ from fedkin.flower.wire import (
     read_orders,
     write_orders,
 )
+from fedkin.methods.local_svrg.alone import TRAIN_ALONE
 from fedkin.methods.registry import known_tasks
 from flower.well_formed import exchange
 
@@ -126,12 +132,33 @@ def test_vectors_belong_to_one_owner():
 
 
 def test_owners_cannot_make_a_node_remember_ever_more(monkeypatch):
+    """It counts the bytes of what slots hold, which is several vectors for each model."""
+    simulated = federation()
+    own = SimpleNamespace(objective=simulated.objective, data=simulated.data)
     blocks = check(*GOOD)
-    own = type("Own", (), {"objective": type("Objective", (), {"size": SIZE})})
-    monkeypatch.setattr(node_exchange, "LARGEST_MEMORY", 5 * SIZE)
-    node_exchange._check_memory(own, blocks, {"one": 1, "two": 1})
+    (slot,) = SLOPE.slots
+    content = slot.empty(own.objective, own.data)
+    one = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(content))
+    assert one > 4 * own.objective.size
+    replies = 3 * 4 * own.objective.size
+    # Two of the owners ask for slopes; what is remembered for another one counts, too.
+    monkeypatch.setattr(node_exchange, "LARGEST_MEMORY", replies + 3 * one)
+    node_exchange._check_memory(own, blocks, {f"{slot.name}/5000": 1, f"{slot.name}/3000": 1})
     with pytest.raises(RefusedError, match="smaller model"):
-        node_exchange._check_memory(own, blocks, {"one": 1, "two": 1, "three": 1})
+        node_exchange._check_memory(own, blocks, {f"{slot.name}/{5000 + k}": 1 for k in range(2)})
+
+
+def test_owners_cannot_occupy_a_node_for_good():
+    """Each option is in its range, but the steps of all requests of a message are too many."""
+    values, vectors = message(
+        block(3, TRAIN_ALONE, "alone"), block(4, SLOPE, "training"), owners="3,4"
+    )
+    check(values, vectors)
+    longest = {
+        name: MOST_STEPS for name in values if name.endswith(("option.steps", "option.rounds"))
+    }
+    assert len(longest) == 2
+    refused(values | longest, vectors, words="steps in one message")
 
 
 def test_orders_are_read_as_they_were_written():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,7 +13,8 @@ from fedkin.federation.portions import Portion
 from fedkin.federation.questions import HeldOut, Question
 from fedkin.federation.series import Beginning
 from fedkin.federation.simulation import Work
-from fedkin.flower.guard import CheckedBlock, CheckedRequest
+from fedkin.federation.task import Slot, slots_of
+from fedkin.flower.guard import CheckedBlock, CheckedRequest, all_tasks
 from fedkin.flower.wire import (
     MOST_MODELS,
     NUMBER,
@@ -26,8 +28,8 @@ from fedkin.flower.wire import (
 from fedkin.models.objective import Objective
 from fedkin.types import Key
 
-LARGEST_MEMORY = 1_000_000_000
-"""The largest number of parameters, of all models of all owners together, that a node remembers."""
+LARGEST_MEMORY = 4_000_000_000
+"""The largest number of bytes that a node remembers, for all models of all owners together."""
 
 Replies = Mapping[str, np.ndarray]
 """The replies to a request, with a row per model."""
@@ -123,7 +125,9 @@ def _compute_alike(
     """Compute requests of the same task and options; return the replies to each, and the evaluations."""
     task, options = chosen[0][1].task, chosen[0][1].options
     if isinstance(task, Question):
-        return [(_answer(own, request, block.key), 0) for block, request in chosen]
+        answers = [_answer(own, request, block.key) for block, request in chosen]
+        # Where a question trains, it says how much it computed.
+        return [(found, int(np.sum(found.get("points", 0)))) for found in answers]
     portions = []
     for block, request in chosen:
         models = [block.number * MOST_MODELS + model for model in request.models]
@@ -174,18 +178,33 @@ def _write(
 
 
 def _check_memory(own: OwnNode, blocks: Sequence[CheckedBlock], series: Mapping[str, int]) -> None:
-    models = {
-        (block.number, model)
-        for block in blocks
-        for each in block.requests
-        for model in each.models
-    }
-    if (len(series) + len(models)) * own.objective.size > LARGEST_MEMORY:
+    slots = slots_of(all_tasks().values())
+    places = set(series)
+    replies = 0
+    for block in blocks:
+        for each in block.requests:
+            replies += (
+                len(each.models) * own.objective.size * np.dtype(jnp.result_type(float)).itemsize
+            )
+            for slot in each.task.slots:
+                slots[slot.name] = slot
+                places |= {
+                    f"{slot.name}/{block.number * MOST_MODELS + model}" for model in each.models
+                }
+    names = [place.rpartition("/")[0] for place in places]
+    sizes = {name: _bytes_of(slots[name], own) for name in set(names) if name in slots}
+    if replies + sum(sizes.get(name, 0) for name in names) > LARGEST_MEMORY:
         raise RefusedError(
             Refusal.INVALID,
-            f"a node remembers models of at most {LARGEST_MEMORY:,} parameters in all, and "
-            "these owners need more: choose a smaller model, or fewer nodes",
+            f"a node remembers at most {LARGEST_MEMORY:,} bytes for all owners together, and these need "
+            "more: choose a smaller model, or fewer nodes",
         )
+
+
+def _bytes_of(slot: Slot, own: OwnNode) -> int:
+    """Return what a slot holds for one model."""
+    shapes = jax.eval_shape(lambda: slot.empty(own.objective, own.data))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
 def _beginnings(

@@ -79,7 +79,8 @@ def palette(appearances: Iterable[Appearance]) -> str:
         f"{{ fill: var(--method-{name}); }}"
         for name in (each.name for each in distinct)
     )
-    return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{rules}"
+    at_night = "@media screen and (prefers-color-scheme: dark)"
+    return f":root {{ {light} }}\n{at_night} {{ :root {{ {dark} }} }}\n{rules}"
 
 
 def group(similar: bool | None) -> str:
