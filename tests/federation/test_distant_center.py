@@ -1,5 +1,6 @@
 """A center whose rows are elsewhere answers like one that has them, in few exchanges."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from fedkin.federation.base import Cost, Reply
 from fedkin.federation.center import Center
 from fedkin.federation.distant_center import DistantCenter
 from fedkin.federation.questions import QUESTIONS, HeldOut
+from fedkin.methods.local_svrg.alone import train_alone
 from fedkin.models.linear import Logistic, Ridge
 from fedkin.models.objective import Objective
 from fedkin.numerics.scores import classification_scores, regression_scores
@@ -158,3 +160,30 @@ def test_what_needs_the_rows_themselves_says_so(both):
     assert distant.rows is None
     with pytest.raises(InputError, match="prior"):
         distant.loss_unit  # noqa: B018
+
+
+def test_a_node_that_is_asked_again_trains_no_further():
+    """The first answer was lost; a question that continues must not continue from its own end."""
+    own = points("classification", 30, 2)
+    objective = Objective.create(Logistic(classes=2), own.inputs[:2])
+    message = {
+        "point": jnp.zeros(objective.size),
+        "learning_rate": 0.1,
+        "refresh_probability": 0.3,
+        "strong_convexity": 0.0,
+        "tolerance": 0.0,
+    }
+
+    def ask(held_out, number, start):
+        key, options = jax.random.key(number), {"steps": 3, "rounds": 2, "result": "last"}
+        return train_alone(held_out, message, key, start=start, **options)["point"]
+
+    def nodes():
+        return HeldOut(Center(objective, *own, batch_size=10, seed=0), None)
+
+    once, again = nodes(), nodes()
+    expected = [ask(once, 0, "new"), ask(once, 1, "continued"), ask(once, 2, "continued")]
+    ask(again, 0, "new")
+    ask(again, 1, "continued")
+    np.testing.assert_array_equal(ask(again, 1, "continued"), expected[1])
+    np.testing.assert_array_equal(ask(again, 2, "continued"), expected[2])

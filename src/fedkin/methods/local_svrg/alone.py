@@ -3,10 +3,15 @@
 There, all rounds of one solve are one question: nothing but the model would travel between them.
 """
 
+import hashlib
+from weakref import WeakKeyDictionary
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedkin.errors import DivergedError
-from fedkin.federation.base import Cost, WeightedSum
+from fedkin.federation.base import Cost, Federation, WeightedSum
 from fedkin.federation.center import Center
 from fedkin.federation.distant_center import DistantCenter
 from fedkin.federation.questions import HeldOut, Question, Replies
@@ -59,6 +64,40 @@ def train_alone(
     start: str,
 ) -> Replies:
     """Train on the node's own training rows for some rounds, and reply with the model."""
+    alone = held_out.center.alone
+    asked = _digest(message, key, (steps, rounds, result, start))
+    before = _LAST_ANSWERS.get(alone)
+    # Asked again, because the answer was lost, it must not train on from where it has ended.
+    if before is not None and before[0] == asked:
+        return before[1]
+    replies = _train(alone, message, key, steps=steps, rounds=rounds, result=result, start=start)
+    _LAST_ANSWERS[alone] = asked, replies
+    return replies
+
+
+_LAST_ANSWERS: "WeakKeyDictionary[Federation, tuple[bytes, Replies]]" = WeakKeyDictionary()
+"""What was last asked of a federation of one node, and the answer."""
+
+
+def _digest(message: Message, key: Key, options: tuple[int | str, ...]) -> bytes:
+    digest = hashlib.blake2b(
+        repr(options).encode() + np.asarray(jax.random.key_data(key)).tobytes()
+    )
+    for name in sorted(message):
+        digest.update(name.encode() + np.asarray(message[name]).tobytes())
+    return digest.digest()
+
+
+def _train(
+    alone: Federation,
+    message: Message,
+    key: Key,
+    *,
+    steps: int,
+    rounds: int,
+    result: str,
+    start: str,
+) -> Replies:
     point, tolerance = message["point"], float(message["tolerance"])
     settings = LocalSvrg(
         learning_rate=float(message["learning_rate"]),
@@ -69,7 +108,6 @@ def train_alone(
         result="average" if result == "average" else "last",
         tolerance=tolerance if tolerance > 0 and result != "average" else None,
     )
-    alone = held_out.center.alone
     # A node that was started again has no reference point to continue with.
     begin = start == "new" or not alone.export_state()
     try:
