@@ -3,7 +3,6 @@
 There, all rounds of one solve are one question: nothing but the model would travel between them.
 """
 
-import hashlib
 from weakref import WeakKeyDictionary
 
 import jax
@@ -64,41 +63,7 @@ def train_alone(
     start: str,
 ) -> Replies:
     """Train on the node's own training rows for some rounds, and reply with the model."""
-    alone = held_out.center.alone
-    asked = _digest(message, key, (steps, rounds, result, start))
-    before = _LAST_ANSWERS.get(alone)
-    # Asked again, because the answer was lost, it must not train on from where it has ended.
-    if before is not None and before[0] == asked:
-        return before[1]
-    replies = _train(alone, message, key, steps=steps, rounds=rounds, result=result, start=start)
-    _LAST_ANSWERS[alone] = asked, replies
-    return replies
-
-
-_LAST_ANSWERS: "WeakKeyDictionary[Federation, tuple[bytes, Replies]]" = WeakKeyDictionary()
-"""What was last asked of a federation of one node, and the answer."""
-
-
-def _digest(message: Message, key: Key, options: tuple[int | str, ...]) -> bytes:
-    digest = hashlib.blake2b(
-        repr(options).encode() + np.asarray(jax.random.key_data(key)).tobytes()
-    )
-    for name in sorted(message):
-        digest.update(name.encode() + np.asarray(message[name]).tobytes())
-    return digest.digest()
-
-
-def _train(
-    alone: Federation,
-    message: Message,
-    key: Key,
-    *,
-    steps: int,
-    rounds: int,
-    result: str,
-    start: str,
-) -> Replies:
-    point, tolerance = message["point"], float(message["tolerance"])
+    tolerance = float(message["tolerance"])
     settings = LocalSvrg(
         learning_rate=float(message["learning_rate"]),
         period=steps,
@@ -108,8 +73,31 @@ def _train(
         result="average" if result == "average" else "last",
         tolerance=tolerance if tolerance > 0 and result != "average" else None,
     )
+    alone, point = held_out.center.alone, message["point"]
+    asked = (
+        start,
+        settings,
+        np.asarray(jax.random.key_data(key)).tobytes(),
+        np.asarray(point).tobytes(),
+    )
+    before = _LAST_ANSWERS.get(alone)
+    # Asked again, because the answer was lost, it must not train on from where it has ended.
+    if before is not None and before[0] == asked:
+        return before[1]
     # A node that was started again has no reference point to continue with.
     begin = start == "new" or not alone.export_state()
+    replies = _train(alone, point, key, settings, begin=begin)
+    _LAST_ANSWERS[alone] = asked, replies
+    return replies
+
+
+_LAST_ANSWERS: "WeakKeyDictionary[Federation, tuple[tuple, Replies]]" = WeakKeyDictionary()
+"""What was last asked of a federation of one node, and the answer."""
+
+
+def _train(
+    alone: Federation, point: Vector, key: Key, settings: LocalSvrg, *, begin: bool
+) -> Replies:
     try:
         found = solve_inner(alone, jnp.ones(1), point, key, settings, begin=begin)
     except DivergedError:
