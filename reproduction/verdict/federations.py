@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import beta
 
-from fedkin.advice.advise import weight_table
+from fedkin.advice.conclusion import weight_table
 from fedkin.advice.candidates import CANDIDATES
 from fedkin.methods.bilevel.method import default_cap
 from fedkin.training.alone import OwnRows, add_ones, losses
