@@ -184,6 +184,7 @@ class Advice:
             "candidates": records(self.candidates),
             "weights": records(self.weights),
             "test": self.test_scores,
+            "warnings": list(self.model.warnings),
             "synchronizations": self.cost.synchronizations,
             "bytes_up": self.cost.bytes_up,
             "bytes_down": self.cost.bytes_down,

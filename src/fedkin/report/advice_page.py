@@ -115,8 +115,10 @@ def _cards(advice: Advice, content: dict[str, Any]) -> list[dict[str, Any]]:
     cards = []
     for row in by_weight(advice):
         known = content["nodes"].get(row["node"], {})
-        classes = known.get("classes")
-        total = sum(classes.values()) if classes else 0
-        balance = [(each, count / total) for each, count in (classes or {}).items()]
-        cards.append({"name": row["node"], "balance": balance, **known, **row})
+        classes = known.get("classes") or {}
+        counts = [count for count in classes.values() if count is not None]
+        # A node whose table stays with it says which classes there are, and not how often.
+        balance = [(each, count / sum(counts)) for each, count in classes.items() if counts]
+        names = [] if counts else list(classes)
+        cards.append({"name": row["node"], "balance": balance, "class_names": names, **known, **row})
     return cards
