@@ -7,6 +7,9 @@ import pytest
 import fedkin
 from fedkin.advice.directory import read_advice
 from fedkin.cli.app import app
+from fedkin.data.table_federation import federate_request
+from fedkin.data.table_request import TableRequest, gather
+from fedkin.data.tables import TableFormat
 from fedkin.errors import InputError
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
@@ -125,13 +128,26 @@ def test_one_message_per_node_and_exchange_and_the_files_of_advise(whole):
     assert not list(out.parent.glob("*.checkpoints"))
 
 
-def test_it_costs_at_most_twice_the_synchronizations_of_fit(tables, whole):
-    frames = {name: pd.read_csv(path).drop(columns="days") for name, path in tables.items()}
-    numbers = {
-        name: (frame[["age", "dose"]].fillna(3).to_numpy(), frame["outcome"].to_numpy())
-        for name, frame in frames.items()
-    }
-    fitted = fedkin.fit({name: numbers[name] for name in ("a", "b", "c")}, numbers["own"])
+def test_folds_and_candidates_cost_hardly_more_synchronizations_than_one_fit(tables, whole):
+    """One fit of the same weights: the same prior and cap."""
+    request = TableRequest(
+        nodes=tuple(str(tables[name]) for name in ("a", "b", "c")),
+        validation=tables["own"],
+        test=tables["test"],
+        target_node=None,
+        validation_fraction=None,
+        test_fraction=None,
+        label="outcome",
+        task="classification",
+        positive=None,
+        categorical=(),
+        missing_codes={},
+        table_format=TableFormat(drop=("days",)),
+        seed=3,
+        whole_owner=True,
+    )
+    points = federate_request(gather(request), request)
+    fitted = fedkin.fit(points.nodes, points.validation, cap=1, prior="size", seed=3)
     assert whole[0][0].cost.synchronizations <= 2 * fitted.cost.synchronizations
 
 

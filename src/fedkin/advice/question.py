@@ -1,4 +1,4 @@
-"""The question of `fedkin.advise`, with data that were checked; who the nodes are, and where, is left open."""
+"""The question of `fedkin.advise`, with checked data; where the nodes are is left open."""
 
 from dataclasses import dataclass
 

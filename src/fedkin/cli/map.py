@@ -28,15 +28,12 @@ from fedkin.cli.options import (
     SeparatorOption,
     TaskName,
     TaskOption,
-    refuse_csv_options,
-    refuse_further_files,
-    table_format,
+    read_request,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
-from fedkin.data import option_text
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import OwnersPoints, federate_owners
-from fedkin.data.table_request import TableRequest, gather_owners, parse_nodes
+from fedkin.data.table_request import gather_owners
 from fedkin.events import Event, StepDone
 from fedkin.models.named import model_for
 from fedkin.training import map_directory, result_directory
@@ -90,28 +87,9 @@ def map_command(
 
     fedkin map table.csv --site hospital --label outcome --out map
     """
-    refuse_further_files(context, node or [], table, site)
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force, map_directory.FILES, "fedkin map")
-    files = [*parse_nodes(node or []).values(), *([table] if table is not None else [])]
-    refuse_csv_options(context, files)
-    request = TableRequest(
-        nodes=tuple(node or ()),
-        validation=None,
-        test=None,
-        target_node=None,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        label=label,
-        task=task.value,
-        positive=positive,
-        categorical=option_text.parse_names(categorical),
-        missing_codes=option_text.parse_missing_codes(missing),
-        table_format=table_format(columns, no_header, separator, drop),
-        seed=seed,
-        table=table,
-        site=site,
-    )
+    request = read_request(context)
     tables, remarks = gather_owners(request)
     for note in remarks:
         print_note(f"note: {note}")

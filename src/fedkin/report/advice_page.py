@@ -120,5 +120,7 @@ def _cards(advice: Advice, content: dict[str, Any]) -> list[dict[str, Any]]:
         # A node whose table stays with it says which classes there are, and not how often.
         balance = [(each, count / sum(counts)) for each, count in classes.items() if counts]
         names = [] if counts else list(classes)
-        cards.append({"name": row["node"], "balance": balance, "class_names": names, **known, **row})
+        cards.append(
+            {"name": row["node"], "balance": balance, "class_names": names, **known, **row}
+        )
     return cards
