@@ -1,8 +1,8 @@
 """Regret, verdicts and intervals of `fedkin.advise` on federations whose truth is known.
 
 The nodes' part is solved by SciPy (`exact.py`), everything else is fedkin's own.
-`python -m reproduction.verdict.federations --out common.csv` adds a row per federation (`store.py`) and can be
-stopped and continued; `--summary` prints the figures of docs/verdict.md.
+`python -m reproduction.verdict.federations --out common.csv` adds a row per federation (`store.py`) and can
+be stopped and continued; `--summary` prints the figures of docs/verdict.md.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import beta
 
-from fedkin.advice.conclusion import weight_table
 from fedkin.advice.candidates import CANDIDATES
+from fedkin.advice.conclusion import weight_table
 from fedkin.methods.bilevel.method import default_cap
 from fedkin.training.alone import OwnRows, add_ones, losses
 from reproduction.verdict.exact import ExactFederation, Trained, conclude, train_all

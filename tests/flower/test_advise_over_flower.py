@@ -1,4 +1,4 @@
-"""The question of `fedkin advise` over Flower's messages: what the simulation answers, and nodes that fail."""
+"""The question of `fedkin advise` over Flower: what the simulation answers, and nodes that fail."""
 
 import numpy as np
 import pandas as pd
@@ -116,7 +116,7 @@ def test_it_answers_what_the_simulation_answers(tables, whole, tmp_path):
 def test_one_message_per_node_and_exchange_and_the_files_of_advise(whole):
     (advice, content), nodes, out = whole
     exchanges = [m for m in nodes.sent if m.content["request"]["kind"] == "exchange"]
-    counts = {node: 0 for node in nodes.settings}
+    counts = dict.fromkeys(nodes.settings, 0)
     for message in exchanges:
         counts[message.metadata.dst_node_id] += 1
     assert max(counts.values()) == advice.cost.synchronizations
