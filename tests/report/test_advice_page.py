@@ -90,7 +90,7 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
         (
             "join",
             Interval(0.2, -0.01, 0.41),
-            ["Should you join? Yes.", "Fairly sure: chance alone", "fewer than 1 of 20"],
+            ["Should you join? Yes.", "Fairly sure that it helps", "fewer than 1 of 20"],
         ),
         (
             "unclear",

@@ -5,7 +5,7 @@ from markupsafe import Markup
 from fedkin.advice.result import Advice, by_weight, candidate_title, records
 from fedkin.report.charts import WIDTH, element, short, svg, ticks
 
-SIDE = 116
+SIDE = 92
 """The width that the title of a side needs."""
 
 

@@ -103,7 +103,7 @@ def _sureness(advice: Advice) -> str:
     if advice.verdict == "unclear":
         first = f"Not sure: {rows} rows are too few to tell."
     elif advice.verdict == "join" and certain:
-        first = f"Very sure: chance would hardly ever show this on {rows} rows."
+        first = f"Very sure that it helps: chance would hardly ever show this on {rows} rows."
     elif advice.verdict == "join":
         first = (
             f"Fairly sure: chance alone would show this in fewer than 1 of 20 sets of {rows} rows."
