@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -125,18 +124,22 @@ def test_an_interrupted_study_says_what_was_kept(command, tmp_path, monkeypatch)
     assert "--resume" in answer.err
 
 
-def test_ctrl_c_while_libraries_are_loaded_shows_no_traceback():
-    program = "import fedkin_start; print('up', flush=True); fedkin_start.main()"
+@pytest.mark.parametrize("start", [["-m", "fedkin_start"], ["-m", "fedkin"]])
+def test_ctrl_c_while_libraries_are_loaded_shows_no_traceback(start, tmp_path):
+    """A stand-in for a library says that it is being loaded, and takes its time."""
+    (tmp_path / "pandas.py").write_text(
+        "import sys, time\nprint('loading', flush=True)\ntime.sleep(60)\nsys.exit('not interrupted')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     with subprocess.Popen(
-        [sys.executable, "-c", program, "data", "list"],
+        [sys.executable, *start, "data", "list"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ,
+        env={**os.environ, "PYTHONPATH": path},
     ) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.3)
+        assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     assert error == "error: interrupted: nothing was written\n"

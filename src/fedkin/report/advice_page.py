@@ -87,8 +87,11 @@ def _gain_sentence(advice: Advice) -> str:
         )
     before, after = (round(100 * float(each["accuracy"])) for each in (alone, best))
     if before != after:
-        change = f"About {abs(after - before)} {'more' if after > before else 'fewer'}"
-        return f"{change} correct predictions per 100 new cases if you join: {after} instead of {before}."
+        number = f"bout {abs(after - before)} {'more' if after > before else 'fewer'}"
+        change = f"{number} correct predictions per 100 new cases if you join: {after} instead of {before}"
+        if advice.verdict == "alone":
+            return f"You would lose: a{change}." if after < before else f"A{change}, by chance."
+        return f"A{change}{', which may be chance' if advice.verdict == 'unclear' else ''}."
     same = f"About {before} of 100 new cases are predicted correctly either way."
     if advice.verdict != "join":
         return same
@@ -106,7 +109,8 @@ def _sureness(advice: Advice) -> str:
         first = f"Very sure that it helps: chance would hardly ever show this on {rows} rows."
     elif advice.verdict == "join":
         first = (
-            f"Fairly sure: chance alone would show this in fewer than 1 of 20 sets of {rows} rows."
+            f"Fairly sure that it helps: chance alone would show this in fewer than 1 of 20 sets of {rows} "
+            "rows. Less sure how much."
         )
     elif certain:
         first = f"Very sure: every way of joining clearly does worse on your {rows} rows."
