@@ -135,7 +135,11 @@ class Advice:
             f"{gain.high:.3g}"
         )
         if self.accuracy_gain is not None:
-            text += f". Accuracy: {alone['accuracy']:.1%} alone, {best['accuracy']:.1%} joined"
+            low, high = (100 * end for end in self.accuracy_gain[1:])
+            text += (
+                f". Accuracy: {alone['accuracy']:.1%} alone, {best['accuracy']:.1%} joined; with 90% "
+                f"confidence the change is between {low:+.1f} and {high:+.1f} points"
+            )
         return text + "."
 
     def __repr__(self) -> str:
