@@ -35,11 +35,11 @@ def measure(seed: int, case: Case, task: TaskName, fresh: int) -> dict[str, Any]
     federation = trained.federation
     size = federation.sizes / federation.sizes.sum()
     start = federation.train(size)
-    fresh = [
+    drawn = [
         federation.learn(_own_rows(other, trained.rows, made.owner), size, start)
         for other in made.other_owners
     ]
-    return result | {"covered_weights": count_covered(result.pop("weights"), fresh)}
+    return result | {"covered_weights": count_covered(result.pop("weights"), drawn)}
 
 
 def compare(made: Synthetic, trained: Trained) -> dict[str, Any]:

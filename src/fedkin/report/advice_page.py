@@ -8,9 +8,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from fedkin.advice.directory import read_advice
-from fedkin.advice.result import NOTABLE, Advice, by_weight, candidate_title, records
+from fedkin.advice.result import Advice, by_weight, candidate_title, records
 from fedkin.files import write_atomically
-from fedkin.messages import join_names
 from fedkin.report.advice_charts import gain_chart, shares_chart, weights_chart
 from fedkin.report.html import NAME, asset, environment
 from fedkin.version import __version__
@@ -140,10 +139,7 @@ def _range(advice: Advice) -> str:
 def _partners(advice: Advice) -> str:
     if advice.verdict == "alone":
         return "With nobody. The model to use was trained on your own rows only."
-    nodes = sorted(records(advice.weights), key=lambda row: -row["share"])
-    named = [f"{row['node']} ({row['share']:.0%})" for row in nodes if row["share"] >= NOTABLE]
-    own = f"your own rows count {1 - sum(row['share'] for row in nodes):.0%}"
-    others = join_names(named, most=6) if named else "a little of every node"
+    own, others = f"your own rows count {advice.own_share:.0%}", advice.named_shares
     if advice.verdict == "join":
         return f"Most of all with {others}. In the model, {own}."
     return f"Nobody yet, for certain. In the model to use until then, {own}; the others: {others}."

@@ -34,7 +34,6 @@ from fedkin.flower.jobs.table_nodes import (
     known_nodes,
     summary_of,
 )
-from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
 from fedkin.models.objective import Objective
 from fedkin.numerics.simplex import check_cap
@@ -88,15 +87,8 @@ class AdviceJob:
             repeats=keys.repeats,
             seed=keys.seed,
         )
-        run = RunDescription(
-            run=keys.digest(as_json(summaries)),
-            seed=keys.seed,
-            batch_size=keys.batch_size,
-            model=self.model,
-            task=keys.task,
-            classes=1 if tables.classes is None else len(tables.classes),
-            preprocessing=question.unit.of_nodes(tables.preprocessing),
-        )
+        agreed = question.unit.of_nodes(tables.preprocessing)
+        run = tables.describe_run(keys, self.model, summaries, agreed)
         point_shape = tables.validation.inputs.shape[1:]
 
         def build(owners: Mapping[str, OwnerData]) -> JointProblem:

@@ -14,7 +14,9 @@ from fedkin.data.preprocessing import (
     transform_label,
 )
 from fedkin.data.tables import Table
-from fedkin.flower.jobs.table_nodes import Summaries
+from fedkin.flower.jobs.learning import JobKeys
+from fedkin.flower.jobs.table_nodes import Summaries, as_json
+from fedkin.flower.joining import RunDescription
 from fedkin.flower.node_settings import TableDescription
 from fedkin.types import Points
 
@@ -72,6 +74,24 @@ class AgreedTables:
             None if tested is None else points(tested),
             {name: summary.rows for name, summary in summaries.items()},
             own,
+        )
+
+    def describe_run(
+        self,
+        keys: JobKeys,
+        model: str,
+        summaries: Summaries,
+        preprocessing: Preprocessing | None = None,
+    ) -> RunDescription:
+        """Return what the nodes must know; by default, their tables become what was agreed."""
+        return RunDescription(
+            run=keys.digest(as_json(summaries)),
+            seed=keys.seed,
+            batch_size=keys.batch_size,
+            model=model,
+            task=keys.task,
+            classes=1 if self.classes is None else len(self.classes),
+            preprocessing=preprocessing or self.preprocessing,
         )
 
     def digests(self) -> dict[str, str]:

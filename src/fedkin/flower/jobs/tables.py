@@ -25,7 +25,6 @@ from fedkin.flower.jobs.table_nodes import (
     known_nodes,
     summary_of,
 )
-from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.base import Method
 from fedkin.training.checkpoint import read_made_with
@@ -79,15 +78,7 @@ class TableJob:
             summaries = {node.name: summary_of(node) for node in nodes}
         tables = AgreedTables.agree(self.keys, summaries, self.keys.validation, self.keys.test)
         keys = self.keys
-        run = RunDescription(
-            run=keys.digest(as_json(summaries)),
-            seed=keys.seed,
-            batch_size=keys.batch_size,
-            model=self.model,
-            task=keys.task,
-            classes=1 if tables.classes is None else len(tables.classes),
-            preprocessing=tables.preprocessing,
-        )
+        run = tables.describe_run(keys, self.model, summaries)
         problem = Problem.build(
             lambda objective: connect(objective, run, messenger, nodes, summaries),
             tables.validation,
