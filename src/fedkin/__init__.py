@@ -1,6 +1,6 @@
 """fedkin: whom should I learn with, and how much?"""
 
-import fedkin_start  # noqa: F401  first: Ctrl-C may come while the rest is loaded
+import fedkin_start as _fedkin_start  # noqa: F401  first: Ctrl-C may come while the rest is loaded
 
 # isort: split
 from fedkin.advice.advise import advise

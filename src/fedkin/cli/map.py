@@ -20,6 +20,7 @@ from fedkin.cli.options import (
     ColumnsOption,
     DropOption,
     ForceOption,
+    MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
     OutOption,
@@ -31,6 +32,7 @@ from fedkin.cli.options import (
     read_request,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
+from fedkin.data.arrays import FEWEST_ROWS
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import OwnersPoints, federate_owners
 from fedkin.data.table_request import gather_owners
@@ -68,6 +70,7 @@ def map_command(
             help="The share of every node's rows that only its scores are for; default: none.",
         ),
     ] = None,
+    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
     task: TaskOption = TaskName.classification,
     positive: PositiveOption = None,
     categorical: CategoricalOption = None,
@@ -103,6 +106,8 @@ def map_command(
         for name, result in everyone.models.items()
     }
     map_directory.write_map(out, everyone, rows, metrics, preprocessing)
+    if not json:
+        print_result(f"columns used: {preprocessing.described_columns}")
     show(everyone, out, json)
 
 
@@ -144,6 +149,7 @@ def learn(
             task="regression" if names is None else "classification",
             classes=None if names is None else names.tolist(),
             on_event=report,
+            minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
         )
 
 
