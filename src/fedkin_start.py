@@ -4,6 +4,7 @@ Loading the libraries takes about a second. This module is outside the package s
 loaded before the command can be interrupted. The package imports it first, for `python -m fedkin`.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -33,8 +34,7 @@ def _end_quietly() -> Any:
 
 def _is_module() -> bool:
     """Tell whether Python was started as `python -m fedkin`, and is still looking for that module."""
-    started = sys.orig_argv
-    return sys.argv[:1] == ["-m"] and "fedkin" in started[1 + started.index("-m") :][:1]
+    return sys.argv[:1] == ["-m"] and ("-m", "fedkin") in itertools.pairwise(sys.orig_argv)
 
 
 _BEFORE = _end_quietly() if _is_module() else None
