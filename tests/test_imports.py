@@ -110,7 +110,7 @@ def undeclared(imported):
     faults = []
     for file, name in imported:
         top = name.partition(".")[0]
-        if top in sys.stdlib_module_names or top == "fedkin":
+        if top in sys.stdlib_module_names or top in ("fedkin", "fedkin_start"):
             continue
         allowed = base.union(
             *(extras.get(extra, ()) for extra, places in EXTRAS.items() if file.startswith(places))

@@ -134,7 +134,9 @@ def train_exactly(federation: ExactFederation, rows: OwnRows, splits: Splits) ->
     without["learned"] = federation.train(weights[ALL_ROWS], without["size"])
     plain = np.stack([without[way] for way in WAYS])
     objective: Any = None  # nobody asks for the model itself
-    return Federated(joined, plain, weights, Cost(), objective, (rows.inputs.shape[1] - 1,))
+    features = (rows.inputs.shape[1] - 1,)
+    present = np.ones(len(size), bool)
+    return Federated(joined, plain, weights, Cost(), objective, features, present)
 
 
 class Trained(NamedTuple):

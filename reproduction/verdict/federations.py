@@ -1,14 +1,13 @@
 """Regret, verdicts and intervals of `fedkin.advise` on federations whose truth is known.
 
 The nodes' part is solved by SciPy (`exact.py`), everything else is fedkin's own.
-`python -m reproduction.verdict.federations --out verdict.jsonl` adds a line per federation and can be stopped
-and continued; `--summary` prints the figures of docs/verdict.md.
+`python -m reproduction.verdict.federations --out common.csv` adds a row per federation (`store.py`) and can
+be stopped and continued; `--summary` prints the figures of docs/verdict.md.
 """
 
 import argparse
-import json
 import sys
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,11 +15,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import beta
 
-from fedkin.advice.advise import weight_table
 from fedkin.advice.candidates import CANDIDATES
+from fedkin.advice.conclusion import weight_table
 from fedkin.methods.bilevel.method import default_cap
 from fedkin.training.alone import OwnRows, add_ones, losses
 from reproduction.verdict.exact import ExactFederation, Trained, conclude, train_all
+from reproduction.verdict.store import append, read, regret
 from reproduction.verdict.synthetic import MIXES, Case, Rows, Synthetic, TaskName, cases, draw
 
 FIRST_SEED = 7_000_000
@@ -30,18 +30,16 @@ FIRST_SEED = 7_000_000
 def measure(seed: int, case: Case, task: TaskName, fresh: int) -> dict[str, Any]:
     """Advise on one federation, and compare with what its owner's test rows say."""
     made = draw(seed, case, task=task, other_owners=fresh)
-    begin = time.perf_counter()
     trained = train_all(made.nodes, made.owner, task)
     result = compare(made, trained) | {"seed": seed, "case": list(case)}
-    result["seconds"] = time.perf_counter() - begin
     federation = trained.federation
     size = federation.sizes / federation.sizes.sum()
     start = federation.train(size)
-    result["fresh_weights"] = [
-        federation.learn(_own_rows(other, trained.rows, made.owner), size, start).tolist()
+    drawn = [
+        federation.learn(_own_rows(other, trained.rows, made.owner), size, start)
         for other in made.other_owners
     ]
-    return result
+    return result | {"covered_weights": count_covered(result.pop("weights"), drawn)}
 
 
 def compare(made: Synthetic, trained: Trained) -> dict[str, Any]:
@@ -112,35 +110,44 @@ def summarize(results: list[dict[str, Any]]) -> str:
         )
     covered = [each["gain"][1] <= each["true_gain"] <= each["gain"][2] for each in results]
     lines.append(f"90% intervals of the gain cover the true gain: {np.mean(covered):.1%}")
-    inside = [_covered_weights(each) for each in results]
     for rows in sorted({each["case"][0] for each in results}):
         own = [place for place, each in enumerate(results) if each["case"][0] == rows]
-        weights = np.concatenate([inside[place] for place in own])
         lines.append(
             f"  with {rows} rows: {np.mean([covered[place] for place in own]):.1%}; "
-            f"weights {weights.mean():.1%}"
+            f"weights {_share_of_weights([results[place] for place in own]):.1%}"
         )
     lines.append(
         "intervals of weights cover those of fresh rows, unless both weights are 0: "
-        f"{np.concatenate(inside).mean():.1%}"
+        f"{_share_of_weights(results):.1%}"
     )
     names = results[0]["test_loss"]
     mean = {name: np.mean([each["test_loss"][name] for each in results]) for name in names}
     lines.append("mean test loss: " + ", ".join(f"{name} {mean[name]:.4f}" for name in names))
-    lines.append(f"seconds per federation: {np.mean([each['seconds'] for each in results]):.2f}")
     return "\n".join(lines)
 
 
-def _covered_weights(result: dict[str, Any]) -> np.ndarray:
-    return np.array(
-        [
-            low - 1e-6 <= weight <= high + 1e-6
-            for fresh in result["fresh_weights"]
-            for weight, (learned, low, high) in zip(fresh, result["weights"], strict=True)
-            if weight > 1e-6 or learned > 1e-6
-        ],
-        bool,
-    )
+def count_covered(weights: list[list[float]], fresh: Sequence[np.ndarray]) -> tuple[int, int]:
+    """Count the intervals of weights that cover those of fresh rows, and all of them, but for zeros of both.
+
+    >>> count_covered([[0.5, 0.4, 0.6], [0.5, 0.0, 0.1], [0.0, 0.0, 0.1]], [np.array([0.5, 0.5, 0.0])])
+    (1, 2)
+
+    Args:
+        weights: The weight of each node with the ends of its interval.
+        fresh: The weights that fresh rows lead to.
+    """
+    covered = [
+        low - 1e-6 <= weight <= high + 1e-6
+        for drawn in fresh
+        for weight, (learned, low, high) in zip(drawn, weights, strict=True)
+        if weight > 1e-6 or learned > 1e-6
+    ]
+    return sum(covered), len(covered)
+
+
+def _share_of_weights(results: list[dict[str, Any]]) -> float:
+    covered, counted = np.sum([each["covered_weights"] for each in results], axis=0)
+    return float(covered / counted)
 
 
 def _accuracy_lines(results: list[dict[str, Any]]) -> list[str]:
@@ -183,12 +190,6 @@ def _share(count: int, total: int) -> str:
     return f"{count} of {total} ({count / total:.1%}; 90% limits {low:.1%} to {high:.1%})"
 
 
-def regret(result: dict[str, Any], subject: str) -> float:
-    """Return how far a model's accuracy is below the better of alone and equal weights."""
-    accuracy = result["test_accuracy"]
-    return max(accuracy["alone"], accuracy["equal weights"]) - accuracy[subject]
-
-
 def is_wrong(result: dict[str, Any]) -> bool:
     """Tell whether a verdict costs more than half a point of accuracy."""
     accuracy = result["test_accuracy"]
@@ -211,9 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only-hostile", action="store_true", help="leave out other federations")
     parser.add_argument("--summary", action="store_true", help="only print the summary")
     options = parser.parse_args(arguments)
-    results = []
-    if options.out.exists():
-        results = [json.loads(line) for line in options.out.read_text().splitlines()]
+    results = read(options.out) if options.out.exists() else []
     done = {each["seed"] for each in results}
     wanted = [
         (options.first_seed + 100 * number + place, case)
@@ -223,10 +222,8 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     for seed, case in wanted:
         if seed not in done:
-            results.append(measure(seed, case, options.task, options.fresh))
-            with options.out.open("a") as file:
-                file.write(json.dumps(results[-1]) + "\n")
-    sys.stdout.write(summarize(results) + "\n")
+            append(options.out, measure(seed, case, options.task, options.fresh))
+    sys.stdout.write(summarize(read(options.out)) + "\n")
 
 
 if __name__ == "__main__":

@@ -228,8 +228,8 @@ def main(arguments: list[str] | None = None) -> None:
         for seed in (FLAMBY_SEED, *range(OTHER_SPLITS))
         for row in measure(sites, seed)
     ]
-    pd.DataFrame(rows).to_csv(options.out, index=False)
-    sys.stdout.write(summarize(pd.DataFrame(rows)) + "\n")
+    pd.DataFrame(rows).to_csv(options.out, index=False, float_format="%.9g")
+    sys.stdout.write(summarize(pd.read_csv(options.out)) + "\n")
 
 
 if __name__ == "__main__":

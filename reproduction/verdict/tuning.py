@@ -15,7 +15,8 @@ import numpy as np
 from fedkin.advice import verdict
 from fedkin.advice.candidates import CANDIDATES
 from reproduction.verdict.exact import Trained, train_all
-from reproduction.verdict.federations import compare, is_wrong, regret
+from reproduction.verdict.federations import compare, is_wrong
+from reproduction.verdict.store import regret
 from reproduction.verdict.synthetic import MixName, Synthetic, cases, draw
 
 FIRST_SEEDS: dict[MixName, int] = {"common": 2_000_000, "misleading": 3_000_000}

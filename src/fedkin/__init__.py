@@ -1,5 +1,8 @@
 """fedkin: whom should I learn with, and how much?"""
 
+import fedkin_start as _fedkin_start  # noqa: F401  first: Ctrl-C may come while the rest is loaded
+
+# isort: split
 from fedkin.advice.advise import advise
 from fedkin.advice.result import Advice
 from fedkin.errors import DivergedError, FedkinError, InputError

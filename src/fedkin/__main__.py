@@ -1,6 +1,6 @@
 """`python -m fedkin` is the command `fedkin`."""
 
-from fedkin.cli.app import main
+from fedkin_start import main
 
 if __name__ == "__main__":
     main()

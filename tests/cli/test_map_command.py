@@ -123,7 +123,12 @@ def test_too_few_rows_of_a_site_are_named(refused, tables, tmp_path):
     extra = frame[:1].assign(hospital="tiny")
     pd.concat([frame, extra]).to_csv(tmp_path / "all.csv", index=False)
     line = refused("map", "all.csv", "--site", "hospital", "--label", "outcome", "--out", "map")
-    assert "node 'tiny' has 1 rows: too few" in line
+    assert "node 'tiny' has 1 row, fewer than the 10" in line
+    line = refused(
+        *("map", "all.csv", "--site", "hospital", "--label", "outcome", "--out", "map"),
+        *("--minimum-rows", 1),
+    )
+    assert "node 'tiny' has 1 row: too few" in line
 
 
 def test_an_earlier_map_is_replaced_only_if_asked(refused, tmp_path, tables):

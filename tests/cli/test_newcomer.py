@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -89,6 +88,35 @@ def test_a_column_without_a_value_at_a_node_is_reported(command, write):
     assert json.loads(answer.out)["columns"] == ["age", "sex"]
 
 
+MAP = [part for name in ("a", "b", "c") for part in ("--node", f"{name}.csv")]
+ADVISE = ["advise", *MAP, "--own", "own.csv", "--label", "sick", "--folds", "2", "--repeats", "1"]
+MAP = ["map", *MAP, "--label", "sick", "--out", "out"]
+
+
+@pytest.mark.parametrize("asked", [ADVISE, MAP], ids=["advise", "map"])
+def test_the_same_is_refused_whatever_the_question(refused, command, write, asked):
+    write(b=lambda each: each.head(4))
+    assert "node 'b' has 4 rows, fewer than the 10" in refused(*asked)
+    write(a=lambda each: each.assign(seen=["2024-03-01", "2024-03-02"] * (len(each) // 2)))
+    assert "column 'seen' holds dates" in refused(*asked)
+    write(a=lambda each: each.assign(patient=[f"P{i}" for i in range(len(each))]))
+    assert "identifies them" in refused(*asked)
+    write(b=lambda each: each.drop(columns="age"))
+    assert "column 'age' is missing on node 'b'" in refused(*asked)
+    assert "4294967296" in refused(*asked, "--seed", str(2**32))
+    single = [part for part in asked if part not in ("b.csv", "c.csv")]
+    pairs = zip(single, [*single[1:], ""], strict=True)
+    single = [part for part, after in pairs if not (part == "--node" and after.startswith("--"))]
+    message = refused(*single)
+    assert "one node" in message
+    assert "fedavg" not in message  # there is no such option
+    write(b=lambda each: each.assign(age=np.nan))
+    answer = command(*asked)
+    assert answer.status == 0
+    assert "node 'b' has no value in 'age'" in answer.err
+    assert "columns used: age, sex (f m)" in answer.out
+
+
 def test_a_large_seed_and_predict_on_no_rows(refused, command, write, tmp_path):
     assert "4294967296" in refused(*options("--seed", str(2**32)))
     assert command(*options()).status == 0
@@ -125,18 +153,22 @@ def test_an_interrupted_study_says_what_was_kept(command, tmp_path, monkeypatch)
     assert "--resume" in answer.err
 
 
-def test_ctrl_c_while_libraries_are_loaded_shows_no_traceback():
-    program = "import fedkin_start; print('up', flush=True); fedkin_start.main()"
+@pytest.mark.parametrize("start", [["-m", "fedkin_start"], ["-m", "fedkin"]])
+def test_ctrl_c_while_libraries_are_loaded_shows_no_traceback(start, tmp_path):
+    """A stand-in for a library says that it is being loaded, and takes its time."""
+    (tmp_path / "pandas.py").write_text(
+        "import sys, time\nprint('loading', flush=True)\ntime.sleep(60)\nsys.exit('not interrupted')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     with subprocess.Popen(
-        [sys.executable, "-c", program, "data", "list"],
+        [sys.executable, *start, "data", "list"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ,
+        env={**os.environ, "PYTHONPATH": path},
     ) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.3)
+        assert process.stdout.readline() == "loading\n"
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
     assert error == "error: interrupted: nothing was written\n"

@@ -91,8 +91,12 @@ def test_personal_models_are_for_the_node_alone():
     assert set(tasks_of_part("validation")) == set(QUESTIONS)
 
 
-def test_a_node_that_holds_no_rows_out_works_for_one_owner_only():
+def test_a_node_that_holds_no_rows_out_trains_for_several_owners_but_is_none():
+    others = message(block(3, SLOPE), block(12, SLOPE), owners="3,12")
+    assert [own.number for own in check(*others, holds_out=False)] == [3, 12]
     refused(*GOOD, refusal=Refusal.FORBIDDEN, words="validation-fraction", holds_out=False)
+    alone = message(block(3, SLOPE), block(12, SLOPE, "alone"), owners="3,12")
+    refused(*alone, refusal=Refusal.FORBIDDEN, words="validation-fraction", holds_out=False)
 
 
 def test_only_what_the_owner_of_the_node_allows():

@@ -1,5 +1,8 @@
 """The page of an advice, from numbers that need no training."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -71,27 +74,28 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
         (
             "join",
             Interval(0.2, 0.1, 0.3),
-            ["Should you join? Yes.", "between 0.1 and 0.3", "70 are predicted correctly alone"],
+            [
+                "Should you join? Yes.",
+                "About 10 more correct predictions per 100 new cases if you join: 80 instead of 70.",
+                "Very sure",
+                "0 to 20 more correct predictions",
+                "Most of all with north",
+            ],
         ),
         (
             "alone",
             Interval(-0.2, -0.3, -0.1),
-            ["Should you join? No.", "loss is between 0.1 and 0.3"],
+            ["Should you join? No.", "Very sure: every way of joining", "With nobody."],
         ),
         (
             "join",
             Interval(0.2, -0.01, 0.41),
-            [
-                "Should you join? Yes.",
-                "more than chance explains",
-                "-0.01 to 0.41",
-                "includes zero",
-            ],
+            ["Should you join? Yes.", "Fairly sure that it helps", "fewer than 1 of 20"],
         ),
         (
             "unclear",
             Interval(0.01, -0.1, 0.12),
-            ["not clear yet", "50 rows are too few", "your own rows (40%)", "(55%)", "(5%)"],
+            ["not clear yet", "50 rows are too few", "count 40%", "(55%)", "(5%)"],
         ),
     ],
 )
@@ -100,6 +104,31 @@ def test_the_first_screen_answers(model, verdict, gain, says):
     first = page[: page.index("What joining gains")]
     for text in says:
         assert text in first
+    assert "log loss" not in first  # words that need no statistics
+
+
+def test_limits_are_said_in_cases_that_a_person_can_count(model):
+    for limits, words in {
+        Interval(0.0, -0.06, 0.08): "anything from 6 fewer to 8 more correct predictions per 100",
+        Interval(0.0, -0.08, -0.02): "2 to 8 fewer correct predictions",
+        Interval(0.0, 0.0, 0.0): "no more and no fewer",
+    }.items():
+        own = replace(advice(model, "unclear", Interval(0.01, -0.1, 0.12)), accuracy_gain=limits)
+        assert words in render_advice(own, CONTENT)
+
+
+def test_errors_of_numbers_are_in_the_unit_of_the_label(model):
+    own = replace(advice(model, "join", Interval(0.35, 0.24, 0.44)), accuracy_gain=None)
+    page = render_advice(own, CONTENT | {"owner": {"rows": 50, "missing": 0.1}})
+    # Squared errors: 0.6 alone, 0.16 to 0.36 if joined.
+    assert "off by 0.4 to 0.6 if you join" in page
+
+
+def test_the_first_chart_shows_shares_and_not_weights_of_a_candidate(model):
+    page = render_advice(advice(model, "join", Interval(0.2, 0.1, 0.3)), CONTENT)
+    shares = [float(text) for text in re.findall(r'data-share="([0-9.]+)"', page)]
+    assert shares == pytest.approx([0.4, 0.55, 0.05])
+    assert page.index("data-share") < page.index("data-weight")
 
 
 def test_names_are_escaped_and_every_number_is_there(model):

@@ -1,14 +1,17 @@
 """The evidence of docs/verdict.md, on a few federations."""
 
-import json
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_diabetes
 
-from reproduction.verdict import federations, tables, tuning
+from reproduction.verdict import federations, store, tables, tuning
 from reproduction.verdict.exact import train_all
 from reproduction.verdict.synthetic import Case, draw
+
+RESULTS = Path(federations.__file__).parent / "results"
 
 
 def test_hostile_nodes_contradict_and_kin_agree():
@@ -24,16 +27,33 @@ def test_hostile_nodes_contradict_and_kin_agree():
 def test_measuring_can_be_stopped_and_continued(tmp_path, monkeypatch, capsys):
     few = [Case(50, 0, "hostile"), Case(20, 10, "near")]
     monkeypatch.setattr(federations, "cases", lambda mix: few)
-    out = tmp_path / "found.jsonl"
+    out = tmp_path / "found.csv"
     federations.main(["--out", str(out), "--rounds", "1", "--fresh", "1"])
-    first = out.read_text().splitlines()
-    out.write_text(first[0] + "\n")
+    whole = out.read_text()
+    out.write_text("".join(whole.splitlines(keepends=True)[:2]))
     capsys.readouterr()
     federations.main(["--out", str(out), "--rounds", "1", "--fresh", "1"])
-    again = [json.loads(line) for line in out.read_text().splitlines()]
-    assert again[0]["verdict"] == "alone"
-    assert again[1]["test_accuracy"] == json.loads(first[1])["test_accuracy"]
+    assert out.read_text() == whole
+    assert store.read(out)[0]["verdict"] == "alone"
     assert "hostile with 50 rows or more, 'alone': 1 of 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.csv")), ids=lambda path: path.stem)
+def test_the_figures_are_those_of_the_federations_kept(path, capsys):
+    """Byte for byte; docs/verdict.md has its numbers from these."""
+    program = tables if path.stem == "tables" else federations
+    program.main(["--out", str(path)] + ["--summary"] * (program is federations))
+    assert capsys.readouterr().out == path.with_suffix(".txt").read_text()
+
+
+def test_every_summary_has_its_federations_and_regrets_follow_from_accuracies():
+    assert {path.stem for path in RESULTS.glob("*.csv")} == {p.stem for p in RESULTS.glob("*.txt")}
+    kept = pd.read_csv(RESULTS / "common.csv")
+    assert (len(kept), kept["seed"].nunique()) == (288, 288)
+    better = kept[["accuracy alone", "accuracy equal weights"]].max(axis=1)
+    for name in ("final", "alone", "learned", "bi-level"):
+        expected = 100 * (better - kept[f"accuracy {name}"])
+        np.testing.assert_allclose(kept[f"regret {name}"], expected, atol=1e-4)
 
 
 def test_limits_of_a_share_are_those_of_clopper_and_pearson():

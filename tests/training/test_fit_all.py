@@ -192,6 +192,8 @@ X, Y = NODES["north"]
         ({}, {}, "there are no nodes"),
         ({1: (X, Y), "1": (X, Y)}, {}, "two nodes have the name '1'"),
         ({"a": (X[:1], Y[:1]), "b": (X, Y)}, {}, "node 'a' has 1 row: too few to hold out"),
+        ({"a": (X[:6], Y[:6]), "b": (X, Y)}, {}, "node 'a' has 6 rows, fewer than the 10"),
+        ({"a": (X, Y), "b": (X, Y)}, {"seed": 2**40}, "seed must be at most"),
         (NODES, {"validation_fraction": 1.0}, "validation_fraction must lie between 0 and 1"),
         (NODES, {"validation_fraction": 0.6, "test_fraction": 0.4}, "leave no rows for training"),
         (

@@ -1,12 +1,13 @@
 """The candidates: alone, equal weights, weights by size, learned weights; on all rows and on every fold."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedkin.errors import FedkinError
-from fedkin.events import OnEvent
+from fedkin.events import Event, OnEvent, Warned
 from fedkin.federation.base import Cost
 from fedkin.methods.base import Method
 from fedkin.methods.bilevel.method import Bilevel
@@ -73,6 +74,24 @@ class Federated(NamedTuple):
     cost: Cost
     objective: Objective
     point_shape: tuple[int, ...]
+    present: np.ndarray
+    """Which nodes were there to the end (bools). The weights of the others are 0."""
+    warnings: tuple[str, ...] = ()
+    """What went wrong with nodes."""
+
+
+def among_present(weights: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Return weights with those of lost nodes divided among the others, in proportion.
+
+    >>> among_present(np.array([0.5, 0.1, 0.4]), np.array([True, True, False])).round(2).tolist()
+    [0.83, 0.17, 0.0]
+    >>> among_present(np.array([0.0, 0.0, 1.0]), np.array([True, True, False])).tolist()
+    [0.5, 0.5, 0.0]
+    """
+    if present.all():
+        return weights
+    kept = np.where(present, weights, 0.0)
+    return kept / kept.sum() if kept.sum() > 0 else present / present.sum()
 
 
 def fold_name(repeat: int, fold: int) -> str:
@@ -88,21 +107,41 @@ def learners(rows: OwnRows, splits: Splits) -> dict[str, OwnRows]:
     }
 
 
+BuildProblem = Callable[[Mapping[str, OwnerData]], JointProblem]
+"""Lets some owners ask the nodes: those of a simulation, or of a real federation."""
+
+
+class Kept(NamedTuple):
+    """Where a run is kept, so that it can be resumed."""
+
+    checkpoints: Callable[[list[str]], Mapping[str, Path]]
+    """Returns the file of every owner."""
+    made_with: Mapping[str, Any]
+    """What the run depends on."""
+
+
 def train_with_nodes(
-    nodes: Mapping[str, Points],
+    build: BuildProblem,
+    node_rows: np.ndarray,
     owner: Points,
     splits: Splits,
     *,
-    model: str,
-    classes: np.ndarray | None,
     cap: float,
-    l2: float | None,
-    batch_size: int,
-    seed: int,
     on_event: OnEvent | None = None,
+    kept: Kept | None = None,
 ) -> Federated:
-    """Train everything that needs the nodes. All share their exchanges: each fold is an owner of its own."""
-    rows = np.array([len(points.labels) for points in nodes.values()], np.float64)
+    """Train everything that needs the nodes. All share their exchanges: each fold is an owner of its own.
+
+    Args:
+        build: Lets owners ask the nodes.
+        node_rows: The number of rows of each node.
+        owner: The owner's rows.
+        splits: Their folds.
+        cap: The largest weight that is learned.
+        on_event: Called with the events of training.
+        kept: Where to keep what was learned so far; None for nowhere.
+    """
+    rows = np.asarray(node_rows, np.float64)
     size = tuple((rows / rows.sum()).tolist())
     equal = tuple(np.full(len(rows), 1 / len(rows)).tolist())
     owners = {name: OwnerData(owner) for name in (ALL_ROWS, "equal", "size")}
@@ -113,27 +152,38 @@ def train_with_nodes(
         "size": Bilevel(cap=1.0, prior=size, prior_strength=np.inf, tolerance=TOLERANCE),
     }
     for repeat, fold in splits.all():
-        kept = splits.of_rows[repeat] != fold
-        owners[fold_name(repeat, fold)] = OwnerData(Points(owner.inputs[kept], owner.labels[kept]))
+        kept_rows = splits.of_rows[repeat] != fold
+        owners[fold_name(repeat, fold)] = OwnerData(
+            Points(owner.inputs[kept_rows], owner.labels[kept_rows])
+        )
         methods[fold_name(repeat, fold)] = learned
-    problem = JointProblem.build(
-        nodes,
-        owners,
-        model=model,
-        task="regression" if classes is None else "classification",
-        classes=classes,
-        l2=l2,
-        batch_size=batch_size,
-        seed=seed,
+    warnings: dict[str, None] = {}
+
+    def report(event: Event) -> None:
+        if isinstance(event, Warned):
+            warnings[event.message] = None
+        if on_event is not None:
+            on_event(event)
+
+    problem = build(owners)
+    trained = problem.train(
+        methods,
+        on_event=report,
+        checkpoints=None if kept is None else kept.checkpoints(list(owners)),
+        made_with=None if kept is None else kept.made_with,
+        run_name=lambda name: f"advise: {name}",
     )
-    trained = problem.train(methods, on_event=on_event)
     found = {name: _found(run) for name, run in trained.runs.items()}
+    federation = next(iter(problem.problems.values())).federation
     back = [
-        (learner, found[name].theta, found[name].weights)
+        (learner, found[name].theta, among_present(found[name].weights, federation.present))
         for learner in (ALL_ROWS, *(fold_name(*place) for place in splits.all()))
         for name in ("equal", "size", learner)
     ]
     thetas, cost = problem.put_rows_back(back, rows)
+    for message in federation.end_step():
+        report(Warned(message=message))
+    present = federation.present.copy()
     objective = problem.federation.objective
     joined: dict[str, list[np.ndarray]] = {}
     for (learner, _, _), theta in zip(back, thetas, strict=True):
@@ -142,10 +192,12 @@ def train_with_nodes(
     return Federated(
         {learner: np.stack(models) for learner, models in joined.items()},
         np.stack(first),
-        {learner: found[learner].weights for learner in joined},
+        {learner: among_present(found[learner].weights, present) for learner in joined},
         trained.cost + cost,
         objective,
         next(iter(problem.problems.values())).point_shape,
+        present,
+        tuple(warnings),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from fedkin.advice.result import Advice
 from fedkin.data.columns import as_text, missing_cells
 from fedkin.data.preprocessing import Preprocessing, Quantity
+from fedkin.data.summaries import TableSummary, TextSummary
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.training import result_directory
@@ -18,6 +19,7 @@ from fedkin.training.result_directory import write_directory, write_json
 
 def describe_table(table: Table, preprocessing: Preprocessing) -> dict[str, Any]:
     """Return what a report shows of a table: rows, the share of missing values, the balance of classes."""
+    table = table.with_missing_codes(preprocessing.missing_codes)
     used = [table.columns[column.name] for column in preprocessing.columns]
     missing = float(np.mean([missing_cells(values).mean() for values in used]))
     label = preprocessing.label
@@ -28,6 +30,17 @@ def describe_table(table: Table, preprocessing: Preprocessing) -> dict[str, Any]
         return description | {"mean": float(numbers.mean()), "deviation": float(numbers.std())}
     texts = as_text(values).tolist()
     return description | {"classes": {name: texts.count(name) for name in label.classes}}
+
+
+def describe_summary(summary: TableSummary, preprocessing: Preprocessing) -> dict[str, Any]:
+    """Return the same of a table that stays at its node. How many rows have which class, it does not say."""
+    used = [summary.columns[column.name] for column in preprocessing.columns]
+    missing = float(np.mean([1 - column.count / summary.rows for column in used]))
+    label, description = summary.label, {"rows": summary.rows, "missing": missing}
+    if isinstance(label, TextSummary):
+        return description | {"classes": dict.fromkeys(label.categories)}
+    deviation = float(np.sqrt(label.squared_deviations / label.count))
+    return description | {"mean": label.mean, "deviation": deviation}
 
 
 def write_advice(

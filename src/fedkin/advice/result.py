@@ -114,11 +114,22 @@ class Advice:
         """With whom to learn, in one sentence."""
         if self.verdict == "alone":
             return "With nobody: the final model is trained on your own rows only."
+        return (
+            f"The final model learns from your own rows ({self.own_share:.0%}) and from "
+            f"{self.named_shares}."
+        )
+
+    @property
+    def own_share(self) -> float:
+        """The share of the owner's rows in the final model."""
+        return 1 - float(np.sum(self.weights["share"].to_numpy()))
+
+    @property
+    def named_shares(self) -> str:
+        """The nodes that count in the final model, with their shares, the largest first."""
         nodes = sorted(records(self.weights), key=lambda row: -row["share"])
         names = [f"{row['node']} ({row['share']:.0%})" for row in nodes if row["share"] >= NOTABLE]
-        own = f"your own rows ({1 - sum(row['share'] for row in nodes):.0%})"
-        others = join_names(names, most=6) if names else "a little of every node"
-        return f"The final model learns from {own} and from {others}."
+        return join_names(names, most=6) if names else "a little of every node"
 
     @property
     def compared(self) -> str:
@@ -135,7 +146,11 @@ class Advice:
             f"{gain.high:.3g}"
         )
         if self.accuracy_gain is not None:
-            text += f". Accuracy: {alone['accuracy']:.1%} alone, {best['accuracy']:.1%} joined"
+            low, high = (100 * end for end in self.accuracy_gain[1:])
+            text += (
+                f". Accuracy: {alone['accuracy']:.1%} alone, {best['accuracy']:.1%} joined; with 90% "
+                f"confidence the change is between {low:+.1f} and {high:+.1f} points"
+            )
         return text + "."
 
     def __repr__(self) -> str:
@@ -184,6 +199,7 @@ class Advice:
             "candidates": records(self.candidates),
             "weights": records(self.weights),
             "test": self.test_scores,
+            "warnings": list(self.model.warnings),
             "synchronizations": self.cost.synchronizations,
             "bytes_up": self.cost.bytes_up,
             "bytes_down": self.cost.bytes_down,

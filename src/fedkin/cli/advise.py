@@ -25,6 +25,7 @@ from fedkin.cli.options import (
     MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
+    OwnOption,
     PositiveOption,
     SeedOption,
     SeparatorOption,
@@ -32,9 +33,7 @@ from fedkin.cli.options import (
     TaskOption,
     TestFractionOption,
     TestOption,
-    refuse_csv_options,
-    refuse_further_files,
-    table_format,
+    read_request,
 )
 from fedkin.cli.output import (
     BAR_WIDTH,
@@ -45,11 +44,10 @@ from fedkin.cli.output import (
     print_result,
     results,
 )
-from fedkin.data import option_text
 from fedkin.data.arrays import FEWEST_ROWS
 from fedkin.data.preprocessing import Preprocessing, Quantity
-from fedkin.data.table_federation import TableFederation, federate
-from fedkin.data.table_request import GatheredTables, TableRequest, gather, parse_nodes
+from fedkin.data.table_federation import TableFederation, federate_request
+from fedkin.data.table_request import GatheredTables, gather
 from fedkin.errors import InputError
 from fedkin.events import Event, StepDone
 from fedkin.training import result_directory
@@ -69,15 +67,7 @@ def advise(
     ] = None,
     force: ForceOption = False,
     json: JsonOption = False,
-    own: Annotated[
-        Path | None,
-        typer.Option(
-            "--own",
-            metavar="FILE",
-            help="The owner's own rows, all of them.",
-            rich_help_panel=JUDGE_PANEL,
-        ),
-    ] = None,
+    own: OwnOption = None,
     target_node: Annotated[
         str | None,
         typer.Option(
@@ -132,57 +122,40 @@ def advise(
 
     Example: fedkin advise --node a.csv --node b.csv --own own.csv --label outcome --out advice
     """
-    refuse_further_files(context, node or [], table, site)
     if out is not None:
         result_directory.check_writable(out, force, result_directory.ADVICE_FILES, "fedkin advise")
     elif force:
         raise InputError("--force replaces the directory of --out: add --out DIR, or leave it out")
-    files = [path for path in (table, own, test) if path is not None]
-    refuse_csv_options(context, [*parse_nodes(node or []).values(), *files])
-    request = TableRequest(
-        nodes=tuple(node or ()),
-        validation=own,
-        test=test,
-        target_node=target_node,
-        validation_fraction=None,
-        test_fraction=test_fraction,
-        label=label,
-        task=task.value,
-        positive=positive,
-        categorical=option_text.parse_names(categorical),
-        missing_codes=option_text.parse_missing_codes(missing),
-        table_format=table_format(columns, no_header, separator, drop),
-        seed=seed,
-        minimum_rows=minimum_rows,
-        whole_owner=True,
-        table=table,
-        site=site,
-    )
+    request = read_request(context, whole_owner=True)
     tables = gather(request)
     for note in tables.notes:
         print_note(f"note: {note}")
-    federation = federate(
-        tables.nodes,
-        tables.validation,
-        tables.test,
-        label,
-        task.value,
-        request.categorical,
-        request.missing_codes,
-        owner_trains=True,
-    )
+    federation = federate_request(tables, request)
     advice = _advise(federation, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
     page = None if out is None else _write(out, advice, tables, federation.preprocessing)
+    show_advice(advice, federation.preprocessing, out, page, json)
+
+
+def show_advice(
+    advice: Advice,
+    preprocessing: Preprocessing,
+    out: Path | None,
+    page: Path | None,
+    json: bool,
+) -> None:
+    """Show an advice on tables, and where it was written."""
+    for warning in advice.model.warnings:
+        print_note(f"note: {warning}")
     if json:
         answer = plain(advice.summary()) | {
-            "columns": [column.name for column in federation.preprocessing.columns],
+            "columns": [column.name for column in preprocessing.columns],
             "out": None if out is None else str(out),
             "report": None if page is None else str(page),
         }
         print_json(answer, schema="advise/1")
         return
     print_advice(advice)
-    print_result(f"\ncolumns used: {federation.preprocessing.described_columns}")
+    print_result(f"\ncolumns used: {preprocessing.described_columns}")
     if out is not None:
         print_result(f"written to {out}\n\nreport: {page}")
 

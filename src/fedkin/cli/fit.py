@@ -36,9 +36,7 @@ from fedkin.cli.options import (
     ValidationFractionOption,
     ValidationOption,
     one_of,
-    refuse_csv_options,
-    refuse_further_files,
-    table_format,
+    read_request,
 )
 from fedkin.cli.output import (
     JsonOption,
@@ -50,11 +48,10 @@ from fedkin.cli.output import (
     results,
     weight_bars,
 )
-from fedkin.data import option_text
 from fedkin.data.arrays import FEWEST_ROWS
 from fedkin.data.preprocessing import Preprocessing, Quantity
-from fedkin.data.table_federation import TableFederation, federate
-from fedkin.data.table_request import TableRequest, gather, parse_nodes
+from fedkin.data.table_federation import TableFederation, federate_request
+from fedkin.data.table_request import gather
 from fedkin.models.named import model_for
 from fedkin.training import fit as api
 from fedkin.training import result_directory
@@ -127,41 +124,13 @@ def fit(
 
     With one table of all: fedkin fit table.csv --site hospital --owner va --label outcome --out result
     """
-    refuse_further_files(context, node or [], table, site)
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force)
-    files = [path for path in (table, validation, test) if path is not None]
-    refuse_csv_options(context, [*parse_nodes(node or []).values(), *files])
-    request = TableRequest(
-        nodes=tuple(node or ()),
-        validation=validation,
-        test=test,
-        target_node=target_node,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        label=label,
-        task=task.value,
-        positive=positive,
-        categorical=option_text.parse_names(categorical),
-        missing_codes=option_text.parse_missing_codes(missing),
-        table_format=table_format(columns, no_header, separator, drop),
-        seed=seed,
-        minimum_rows=minimum_rows,
-        table=table,
-        site=site,
-    )
+    request = read_request(context)
     tables = gather(request)
     for note in tables.notes:
         print_note(f"note: {note}")
-    federation = federate(
-        tables.nodes,
-        tables.validation,
-        tables.test,
-        label,
-        task.value,
-        request.categorical,
-        request.missing_codes,
-    )
+    federation = federate_request(tables, request)
     settings = {
         "method": method,
         "cap": cap,

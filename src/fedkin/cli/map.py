@@ -21,6 +21,7 @@ from fedkin.cli.options import (
     ColumnsOption,
     DropOption,
     ForceOption,
+    MinimumRowsOption,
     MissingOption,
     NoHeaderOption,
     OutOption,
@@ -29,15 +30,13 @@ from fedkin.cli.options import (
     SeparatorOption,
     TaskName,
     TaskOption,
-    refuse_csv_options,
-    refuse_further_files,
-    table_format,
+    read_request,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
-from fedkin.data import option_text
+from fedkin.data.arrays import FEWEST_ROWS
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import OwnersPoints, federate_owners
-from fedkin.data.table_request import TableRequest, gather_owners, parse_nodes
+from fedkin.data.table_request import gather_owners
 from fedkin.events import Event, StepDone
 from fedkin.models.named import model_for
 from fedkin.training import map_directory, result_directory
@@ -72,6 +71,7 @@ def map_command(
             help="The share of every node's rows that only its scores are for; default: none.",
         ),
     ] = None,
+    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
     task: TaskOption = TaskName.classification,
     positive: PositiveOption = None,
     categorical: CategoricalOption = None,
@@ -92,28 +92,9 @@ def map_command(
 
     fedkin map table.csv --site hospital --label outcome --out map
     """
-    refuse_further_files(context, node or [], table, site)
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force, map_directory.FILES, "fedkin map")
-    files = [*parse_nodes(node or []).values(), *([table] if table is not None else [])]
-    refuse_csv_options(context, files)
-    request = TableRequest(
-        nodes=tuple(node or ()),
-        validation=None,
-        test=None,
-        target_node=None,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        label=label,
-        task=task.value,
-        positive=positive,
-        categorical=option_text.parse_names(categorical),
-        missing_codes=option_text.parse_missing_codes(missing),
-        table_format=table_format(columns, no_header, separator, drop),
-        seed=seed,
-        table=table,
-        site=site,
-    )
+    request = read_request(context)
     tables, remarks = gather_owners(request)
     for note in remarks:
         print_note(f"note: {note}")
@@ -127,6 +108,8 @@ def map_command(
         for name, result in everyone.models.items()
     }
     map_directory.write_map(out, everyone, rows, metrics, preprocessing)
+    if not json:
+        print_result(f"columns used: {preprocessing.described_columns}")
     show(everyone, out, json)
 
 
@@ -178,6 +161,7 @@ def learn(
             task="regression" if names is None else "classification",
             classes=None if names is None else names.tolist(),
             on_event=report,
+            minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
         )
 
 

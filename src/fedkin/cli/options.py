@@ -14,6 +14,7 @@ import typer
 from fedkin.data import option_text
 from fedkin.data.federated import Target
 from fedkin.data.partitions.named import PARTITIONS
+from fedkin.data.table_request import TableRequest, parse_nodes
 from fedkin.data.tables import TableFormat, is_parquet
 from fedkin.errors import InputError
 from fedkin.messages import suggestion
@@ -146,6 +147,15 @@ SITE = typer.Option(
     metavar="COLUMN",
     help="The column of TABLE that names the site of a row; every site is a node.",
 )
+OwnOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--own",
+        metavar="FILE",
+        help="The owner's own rows, all of them.",
+        rich_help_panel=JUDGE_PANEL,
+    ),
+]
 CAP = typer.Option(
     "--cap",
     help="The largest weight that one of K nodes may get, from 1/K to 1; default: 1/3, or 2/K "
@@ -325,3 +335,44 @@ def refuse_further_files(
             f"'{files[0]}' has no option before it; every node's file needs its own --node: "
             f"--node {first} --node {files[0]} …"
         )
+
+
+def read_request(context: typer.Context, **chosen: Any) -> TableRequest:
+    """Return which tables a command's options name, and what their columns mean.
+
+    Refuses files without an option, and options that would change nothing. Options that the command does not
+    have are left open.
+
+    Args:
+        context: The command with its options, called as in this module.
+        **chosen: Fields of the request that the command decides itself.
+    """
+    given = context.params
+    nodes = tuple(given.get("node") or ())
+    paths = {
+        name: None if given.get(name) is None else Path(given[name])
+        for name in ("table", "validation", "own", "test")
+    }
+    refuse_further_files(context, nodes, paths["table"], given.get("site"))
+    files = [path for path in paths.values() if path is not None]
+    refuse_csv_options(context, [*parse_nodes(nodes).values(), *files])
+    open_fields = {name: given[name] for name in ("minimum_rows", "site") if name in given}
+    fields = {
+        "nodes": nodes,
+        "validation": paths["own"] or paths["validation"],
+        "test": paths["test"],
+        "target_node": given.get("target_node"),
+        "validation_fraction": given.get("validation_fraction"),
+        "test_fraction": given.get("test_fraction"),
+        "label": given["label"],
+        "task": TaskName(given["task"]).value,
+        "positive": given["positive"],
+        "categorical": option_text.parse_names(given["categorical"]),
+        "missing_codes": option_text.parse_missing_codes(given["missing"]),
+        "table_format": table_format(
+            given["columns"], given["no_header"], given["separator"], given["drop"]
+        ),
+        "seed": given["seed"],
+        "table": paths["table"],
+    }
+    return TableRequest(**fields | open_fields | chosen)

@@ -146,12 +146,17 @@ def check_enough_rows(rows: int, owner: str, minimum_rows: int) -> None:
         )
 
 
-def check_several_nodes(nodes: int) -> None:
-    """Refuse to learn the weight of a single node: it is 1 whatever the data are."""
+def check_several_nodes(nodes: int, otherwise: str = "") -> None:
+    """Refuse to learn the weight of a single node: it is 1 whatever the data are.
+
+    Args:
+        nodes: How many there are.
+        otherwise: What else a user could do.
+    """
     if nodes < 2:
         raise InputError(
             "there is only one node, so its weight is 1 whatever the data are; give at least two "
-            "(one --node for each), or choose the method fedavg to train on it"
+            f"(one --node for each){otherwise}"
         )
 
 

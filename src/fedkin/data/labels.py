@@ -117,7 +117,7 @@ def split_rows(
     parts = [table.take(np.sort(indices)) for indices in np.split(shuffled, cuts)]
     if any(part.rows == 0 for part in parts):
         raise InputError(
-            f"{table.owner} has {table.rows} rows: too few to hold out "
+            f"{table.owner} has {table.rows} {'row' if table.rows == 1 else 'rows'}: too few to hold out "
             f"{' and '.join(f'{fraction:g}' for fraction in fractions)} of them"
         )
     return parts

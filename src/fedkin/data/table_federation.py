@@ -11,7 +11,7 @@ from fedkin.data.preprocessing import (
     transform_label,
 )
 from fedkin.data.summaries import TableSummary, summarize
-from fedkin.data.table_request import OwnersTables
+from fedkin.data.table_request import GatheredTables, OwnersTables, TableRequest
 from fedkin.data.tables import Table
 from fedkin.types import LearningTask, Points
 
@@ -75,6 +75,20 @@ def federate(
         validation=points(validation),
         test=None if test is None else points(test),
         preprocessing=preprocessing,
+    )
+
+
+def federate_request(tables: GatheredTables, request: TableRequest) -> TableFederation:
+    """Do what `federate` does, for tables that were asked for."""
+    return federate(
+        tables.nodes,
+        tables.validation,
+        tables.test,
+        request.label,
+        request.task,
+        request.categorical,
+        request.missing_codes,
+        owner_trains=request.whole_owner,
     )
 
 

@@ -107,6 +107,9 @@ def gather_owners(request: TableRequest) -> tuple[dict[str, OwnersTables], list[
     nodes = {name: _prepare_label(table, request, notes) for name, table in nodes.items()}
     if request.positive is not None:
         _check_rule_divides(request, list(nodes.values()))
+    for table in nodes.values():
+        check_enough_rows(table.rows, table.owner, request.minimum_rows)
+    _note_empty_columns(nodes.values(), notes)
     fractions = [0.2 if request.validation_fraction is None else request.validation_fraction]
     if request.test_fraction is not None:
         fractions.append(request.test_fraction)

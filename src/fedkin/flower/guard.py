@@ -131,11 +131,6 @@ def check_message(
         plain = {name: value for name, value in values.items() if name != "key"}
         requests = check_exchange(plain, parcel, size, allowed, reveal=reveal)
         return [CheckedBlock(0, TRAINING, read_key(values.get("key")), requests)]
-    if not holds_out:
-        raise RefusedError(
-            Refusal.FORBIDDEN,
-            "this node holds no rows out, so it cannot be an owner (validation-fraction)",
-        )
     numbers = read_owners(values[OWNERS])
     prefixes = tuple(f"{number}." for number in numbers)
     known = {OWNERS, *(name for name in values if name.startswith(prefixes))}
@@ -149,6 +144,11 @@ def check_message(
         part, key = own.pop(PART, None), read_key(own.pop("key", None))
         if part not in PARTS:
             raise RefusedError(Refusal.INVALID, f"there is no part {str(part)[:50]!r} of a node")
+        if part != TRAINING and not holds_out:
+            raise RefusedError(
+                Refusal.FORBIDDEN,
+                "this node holds no rows out, so it cannot be an owner (validation-fraction)",
+            )
         vectors = Parcel({}, with_prefix(parcel.vectors, prefix))
         tasks = tasks_of_part(str(part))
         requests = check_exchange(own, vectors, size, allowed, reveal=reveal, tasks=tasks)

@@ -88,7 +88,7 @@ class FederationFile(Strict):
     data: dict[str, Option] = {}
     """How data are read: settings of all nodes and of the center."""
     center: dict[str, str] = {}
-    """The center's own tables: `validation` and `test`."""
+    """The center's own tables: `validation` and `test`; or `own`, for the question whether to join."""
     node: tuple[NodeEntry, ...] = ()
 
     @field_validator("node")

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
-from fedkin.data.table_federation import federate, federate_owners
+from fedkin.data.table_federation import federate_owners, federate_request
 from fedkin.data.table_request import TableRequest, gather, gather_owners, parse_nodes
 from fedkin.data.tables import Table, TableFormat, is_parquet
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
+from fedkin.flower.jobs.options import OWN
 from fedkin.flower.layout import Layout, NodeEntry, Option, check_name
 
 FEWEST_HELD_OUT_ROWS = 5
@@ -70,7 +71,7 @@ def prepare_images(request: ImageRequest) -> Prepared:
 
 
 def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Option]) -> Prepared:
-    """Check the tables as `fedkin fit` does, and split off the rows that are held out for the center.
+    """Check the tables as `fedkin fit` or `advise` does, and split off the rows that are the center's.
 
     Args:
         layout: Where the split tables are written; other tables stay where they are.
@@ -79,33 +80,27 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
     """
     files = _named_files(request)
     tables = gather(request)
-    federate(
-        tables.nodes,
-        tables.validation,
-        tables.test,
-        request.label,
-        request.task,
-        request.categorical,
-        request.missing_codes,
-    )
-    own = {name: str(path.absolute()) for name, path in files.items()}
-    given = {"validation": request.validation, "test": request.test}
+    federate_request(tables, request)
+    judge = OWN if request.whole_owner else "validation"
+    own = {name: str(files[name].absolute()) for name in tables.nodes}
+    given = {judge: request.validation, "test": request.test}
     center = {kind: str(path.absolute()) for kind, path in given.items() if path is not None}
     if request.target_node is not None:
         source = files[request.target_node]
-        parts = {"validation": tables.validation} | (
-            {} if tables.test is None else {"test": tables.test}
-        )
+        parts = {judge: tables.validation} | ({} if tables.test is None else {"test": tables.test})
         for kind, table in parts.items():
             if kind not in center:
                 path = layout.center / f"{kind}{_ending(source)}"
                 write_rows(source, table, path, request.table_format)
                 center[kind] = str(path.relative_to(layout.directory))
-        path = layout.node(request.target_node) / f"data{_ending(source)}"
-        write_rows(source, tables.nodes[request.target_node], path, request.table_format)
-        own[request.target_node] = str(path.relative_to(layout.directory))
+        if request.target_node in own:
+            path = layout.node(request.target_node) / f"data{_ending(source)}"
+            write_rows(source, tables.nodes[request.target_node], path, request.table_format)
+            own[request.target_node] = str(path.relative_to(layout.directory))
     nodes = tuple(NodeEntry(name=name, data=path) for name, path in own.items())
-    return Prepared(options, center, nodes, tuple(tables.notes))
+    # The seed that has split the owner's rows also draws their folds.
+    seed: dict[str, Option] = {"seed": request.seed} if request.whole_owner else {}
+    return Prepared(options | seed, center, nodes, tuple(tables.notes))
 
 
 def prepare_everyone(request: TableRequest, options: dict[str, Option]) -> Prepared:

@@ -13,7 +13,8 @@ A request is a `ConfigRecord` named `request`, with all numbers and texts, and a
 `vectors`. An answer is a `ConfigRecord` named `answer` and an `ArrayRecord` named `vectors`: the replies to
 `train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An error is Flower's
 own `Error`, with one of the codes below. Arrays are sent in NumPy's format without pickling: nothing that
-arrives is ever executed.
+arrives is ever executed. To Flower every array is several objects, each fetched by itself, so many arrays are
+sent as one: the array `packed` has them one after the other, and the value `packed` their names and shapes.
 """
 
 import math
@@ -54,6 +55,12 @@ LARGEST_TEXT = 1_000_000
 MOST_MODELS = 1_000
 """How many models there may be: their numbers are below this, and so is the length of a list of numbers.
 It bounds what a center can make a node remember."""
+
+PACKED = "packed"
+"""The name of the array that has many others in it, and of the value with their names and shapes."""
+
+MOST_SEPARATE = 8
+"""More arrays than this are sent as one."""
 
 OWNERS, PART = "owners", "part"
 """The numbers of the owners in a message, and the part of the node that an owner asks."""
@@ -184,14 +191,20 @@ def read_key(written: Value | None) -> jax.Array:
 def pack(kind: str, parcel: Parcel) -> RecordDict:
     """Put a parcel into records; `kind` is `request` or `answer`."""
     values: dict[str, Any] = {"format": FORMAT, **parcel.values}
+    vectors = {name: np.asarray(array) for name, array in parcel.vectors.items()}
+    if len(vectors) > MOST_SEPARATE and len({array.dtype for array in vectors.values()}) == 1:
+        values[PACKED] = ",".join(f"{name}={_shape(array)}" for name, array in vectors.items())
+        vectors = {PACKED: np.concatenate([array.ravel() for array in vectors.values()])}
     return RecordDict(
         {
             kind: ConfigRecord(values),
-            "vectors": ArrayRecord(
-                {name: Array(np.asarray(array)) for name, array in parcel.vectors.items()}
-            ),
+            "vectors": ArrayRecord({name: Array(array) for name, array in vectors.items()}),
         }
     )
+
+
+def _shape(array: np.ndarray) -> str:
+    return "x".join(map(str, array.shape))
 
 
 def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
@@ -227,9 +240,34 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
             Refusal.INVALID,
             f"not a message of format {FORMAT}: do both sides run the same version of fedkin?",
         )
+    if PACKED in values:
+        return Parcel(values, _read_packed(values.pop(PACKED), arrays, largest))
     return Parcel(
         values, {name: _read_array(name, array, largest) for name, array in arrays.items()}
     )
+
+
+def _read_packed(written: Value, arrays: ArrayRecord, largest: int) -> dict[str, np.ndarray]:
+    """Divide an array into those that it was made of."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for each in read_names(written):
+        name, _, shape = each.partition("=")
+        lengths = shape.split("x")
+        if name in shapes or not all(part.isdecimal() and len(part) < 10 for part in lengths):
+            raise RefusedError(Refusal.INVALID, f"{each[:50]!r} is not the shape of an array")
+        shapes[name] = tuple(map(int, lengths))
+        if len(lengths) > 2 or math.prod(shapes[name]) > largest:
+            raise RefusedError(Refusal.INVALID, f"the array {name[:50]!r} is too large")
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()], dtype=np.int64)
+    if list(arrays) != [PACKED] or not shapes:
+        raise RefusedError(Refusal.INVALID, f"expected the array {PACKED}, and nothing else")
+    whole = _read_array(PACKED, arrays[PACKED], int(ends[-1]))
+    if whole.shape != (ends[-1],):
+        raise RefusedError(Refusal.INVALID, "packed arrays are cut off or too long")
+    parts = np.split(whole, ends[:-1])
+    return {
+        name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
 
 
 def _read_array(name: str, array: Array, largest: int) -> np.ndarray:

@@ -5,6 +5,9 @@ from markupsafe import Markup
 from fedkin.advice.result import Advice, by_weight, candidate_title, records
 from fedkin.report.charts import WIDTH, element, short, svg, ticks
 
+SIDE = 92
+"""The width that the title of a side needs."""
+
 
 def gain_chart(advice: Advice) -> Markup:
     """Draw the gain of every way of joining over staying alone, with its 90% interval."""
@@ -24,9 +27,11 @@ def gain_chart(advice: Advice) -> Markup:
     parts = [
         element("rect", x=start, y=22, width=zero - start, height=bottom - 22, class_="worse"),
         element("rect", x=zero, y=22, width=end - zero, height=bottom - 22, class_="better"),
-        element("text", "alone is better", x=zero - 8, y=14, class_="end axis-title"),
-        element("text", "joining is better", x=zero + 8, y=14, class_="axis-title"),
     ]
+    if zero - start > SIDE:
+        parts.append(element("text", "alone is better", x=zero - 8, y=14, class_="end axis-title"))
+    if end - zero > SIDE:
+        parts.append(element("text", "joining is better", x=zero + 8, y=14, class_="axis-title"))
     for value in ticks(low, high, 5):
         text = short(round(value, 9)).replace("-", "−")
         parts += [
@@ -51,6 +56,40 @@ def gain_chart(advice: Advice) -> Markup:
     unit = f"gain over staying alone ({advice.score_name}), with 90% interval"
     parts.append(element("text", unit, x=WIDTH / 2, y=bottom + 34, class_="middle axis-title"))
     return svg("what each way of joining gains", *parts, height=bottom + 40, class_="chart advice")
+
+
+def shares_chart(advice: Advice) -> Markup:
+    """Draw what the owner's rows and every node count in the final model."""
+    nodes = sorted(records(advice.weights), key=lambda row: -row["share"])
+    shares = [("your own rows", advice.own_share, "own")]
+    shares += [(str(own["node"]), own["share"], "node") for own in nodes]
+    row, start, end = 30, 128, WIDTH - 46
+    parts = []
+    for place, (name, share, kind) in enumerate(shares):
+        middle = row * place + row / 2
+        shown = name if len(name) <= 17 else name[:16] + "…"
+        width = max(share * (end - start), 0.8)
+        parts.append(
+            element(
+                "g",
+                element("title", f"{name}: {share:.1%}"),
+                element("text", shown, x=start - 8, y=middle + 4, class_="end"),
+                element(
+                    "rect",
+                    x=start,
+                    y=middle - 9,
+                    width=width,
+                    height=18,
+                    class_=f"bar {kind}",
+                    data_share=f"{share:.6g}",
+                ),
+                element("text", f"{share:.0%}", x=start + width + 6, y=middle + 4, class_="number"),
+            )
+        )
+    height = row * len(shares) + 6
+    return svg(
+        "share of everyone's rows in the model", *parts, height=height, class_="chart advice"
+    )
 
 
 def weights_chart(advice: Advice) -> Markup:

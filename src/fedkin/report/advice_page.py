@@ -10,7 +10,7 @@ from markupsafe import Markup
 from fedkin.advice.directory import read_advice
 from fedkin.advice.result import Advice, by_weight, candidate_title, records
 from fedkin.files import write_atomically
-from fedkin.report.advice_charts import gain_chart, weights_chart
+from fedkin.report.advice_charts import gain_chart, shares_chart, weights_chart
 from fedkin.report.html import NAME, asset, environment
 from fedkin.version import __version__
 
@@ -40,10 +40,15 @@ def render_advice(advice: Advice, content: dict[str, Any]) -> str:
     return pages.get_template("advice.html").render(
         advice=advice,
         question=QUESTIONS[advice.verdict],
-        sureness=_sureness(advice),
-        gains=_gain_sentence(advice),
-        next_step=_next_step(advice),
+        reason=_reason(advice),
+        facts={
+            "What do you gain?": _gain_sentence(advice),
+            "How sure is that?": _sureness(advice),
+            "With whom?": _partners(advice),
+            "What now?": _next_step(advice),
+        },
         gain_chart=gain_chart(advice),
+        shares_chart=shares_chart(advice),
         weights_chart=None if advice.weights.empty else weights_chart(advice),
         candidates=[
             (candidate_title(row["candidate"]), row["candidate"] == advice.compared, row)
@@ -59,42 +64,85 @@ def render_advice(advice: Advice, content: dict[str, Any]) -> str:
     )
 
 
-def _sureness(advice: Advice) -> str:
-    if advice.caution is not None:
-        return f"Not at all. {advice.caution}"
-    if advice.verdict == "unclear":
+def _reason(advice: Advice) -> str:
+    own = f"your own {advice.owner_rows} rows"
+    if advice.verdict == "join":
         return (
-            f"Your {advice.owner_rows} rows are too few to tell: the true gain may well be positive or "
-            "negative."
+            f"A model learned with the others predicts your cases better than one from {own} alone."
         )
-    word = "gain" if advice.verdict == "join" else "loss"
-    ends = sorted(abs(number) for number in advice.gain[1:])
-    if advice.gain.low * advice.gain.high <= 0:
+    if advice.verdict == "alone":
         return (
-            f"Fairly sure: the {word} on your {advice.owner_rows} rows is more than chance explains. But the "
-            f"90% interval, {advice.gain.low:.2g} to {advice.gain.high:.2g} of {advice.score_name}, also "
-            "allows for other rows, and it includes zero."
+            f"A model from {own} alone predicts your cases better than one learned with the others."
         )
-    return (
-        f"Sure, as far as your {advice.owner_rows} rows can tell: with 90% confidence the {word} is "
-        f"between {ends[0]:.2g} and {ends[1]:.2g} of {advice.score_name}."
-    )
+    return f"From {own} one cannot tell whether learning with the others helps you."
 
 
 def _gain_sentence(advice: Advice) -> str:
     alone, best = advice.candidates.loc["alone"], advice.candidates.loc[advice.compared]
-    if advice.accuracy_gain is not None:
-        before, after = f"{alone['loss']:.2f}", f"{best['loss']:.2f}"
-        change = f"stays at {before}" if before == after else f"goes from {before} to {after}"
+    if advice.accuracy_gain is None:
         return (
-            f"Of 100 new cases, about {100 * float(alone['accuracy']):.0f} are predicted correctly alone, "
-            f"and about {100 * float(best['accuracy']):.0f} if you join. The {advice.score_name}, which also "
-            f"counts how sure a prediction is, {change} (lower is better)."
+            f"A prediction is typically off by {float(best['loss']) ** 0.5:.3g} if you join, and by "
+            f"{float(alone['loss']) ** 0.5:.3g} alone."
         )
-    return (
-        f"The typical error of a prediction goes from {float(alone['loss']) ** 0.5:.3g} alone to "
-        f"{float(best['loss']) ** 0.5:.3g} if you join (root mean squared error; lower is better)."
-    )
+    before, after = (round(100 * float(each["accuracy"])) for each in (alone, best))
+    if before != after:
+        number = f"bout {abs(after - before)} {'more' if after > before else 'fewer'}"
+        change = f"{number} correct predictions per 100 new cases if you join: {after} instead of {before}"
+        if advice.verdict == "alone":
+            return f"You would lose: a{change}." if after < before else f"A{change}, by chance."
+        return f"A{change}{', which may be chance' if advice.verdict == 'unclear' else ''}."
+    same = f"About {before} of 100 new cases are predicted correctly either way."
+    if advice.verdict != "join":
+        return same
+    return f"{same} But the model knows better how sure it may be of each prediction."
+
+
+def _sureness(advice: Advice) -> str:
+    if advice.caution is not None:
+        return f"Not sure at all. {advice.caution}"
+    rows = advice.owner_rows
+    certain = advice.gain.low * advice.gain.high > 0
+    if advice.verdict == "unclear":
+        first = f"Not sure: {rows} rows are too few to tell."
+    elif advice.verdict == "join" and certain:
+        first = f"Very sure that it helps: chance would hardly ever show this on {rows} rows."
+    elif advice.verdict == "join":
+        first = (
+            f"Fairly sure that it helps: chance alone would show this in fewer than 1 of 20 sets of {rows} "
+            "rows. Less sure how much."
+        )
+    elif certain:
+        first = f"Very sure: every way of joining clearly does worse on your {rows} rows."
+    else:
+        first = f"Fairly sure: no way of joining fits your {rows} rows."
+    return f"{first} {_range(advice)}"
+
+
+def _range(advice: Advice) -> str:
+    """Say within which limits the truth most likely lies."""
+    if advice.accuracy_gain is None:
+        alone = float(advice.candidates.loc["alone", "loss"])
+        low, high = (max(alone - end, 0.0) ** 0.5 for end in advice.gain[:0:-1])
+        return f"With 90% confidence, a prediction is off by {low:.3g} to {high:.3g} if you join."
+    low, high = (round(100 * end) for end in advice.accuracy_gain[1:])
+    if low == high == 0:
+        limits = "no more and no fewer correct predictions"
+    elif low >= 0:
+        limits = f"{low} to {high} more correct predictions"
+    elif high <= 0:
+        limits = f"{-high} to {-low} fewer correct predictions"
+    else:
+        limits = f"anything from {-low} fewer to {high} more correct predictions"
+    return f"With 90% confidence, joining means {limits} per 100 cases."
+
+
+def _partners(advice: Advice) -> str:
+    if advice.verdict == "alone":
+        return "With nobody. The model to use was trained on your own rows only."
+    own, others = f"your own rows count {advice.own_share:.0%}", advice.named_shares
+    if advice.verdict == "join":
+        return f"Most of all with {others}. In the model, {own}."
+    return f"Nobody yet, for certain. In the model to use until then, {own}; the others: {others}."
 
 
 def _next_step(advice: Advice) -> str:
@@ -115,8 +163,12 @@ def _cards(advice: Advice, content: dict[str, Any]) -> list[dict[str, Any]]:
     cards = []
     for row in by_weight(advice):
         known = content["nodes"].get(row["node"], {})
-        classes = known.get("classes")
-        total = sum(classes.values()) if classes else 0
-        balance = [(each, count / total) for each, count in (classes or {}).items()]
-        cards.append({"name": row["node"], "balance": balance, **known, **row})
+        classes = known.get("classes") or {}
+        counts = [count for count in classes.values() if count is not None]
+        # A node whose table stays with it says which classes there are, and not how often.
+        balance = [(each, count / sum(counts)) for each, count in classes.items() if counts]
+        names = [] if counts else list(classes)
+        cards.append(
+            {"name": row["node"], "balance": balance, "class_names": names, **known, **row}
+        )
     return cards

@@ -228,7 +228,7 @@ def fit(
         minimum_rows=whole_number("minimum_rows", minimum_rows),
     )
     if chosen.weighs_nodes:
-        check_several_nodes(len(arrays.names))
+        check_several_nodes(len(arrays.names), ", or choose the method fedavg to train on it")
     rows = [len(points.labels) for points in arrays.nodes]
     if prior is not None:
         chosen = _with_prior(chosen, prior, rows)

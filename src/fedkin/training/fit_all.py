@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedkin.data.arrays import check_parts, describe_node, name_nodes
+from fedkin.data.arrays import (
+    FEWEST_ROWS,
+    check_enough_rows,
+    check_parts,
+    describe_node,
+    name_nodes,
+)
 from fedkin.data.labels import shuffle_by_class
 from fedkin.data.partitions.base import random_stream
 from fedkin.data.sites import as_nodes
@@ -15,7 +21,7 @@ from fedkin.events import OnEvent
 from fedkin.messages import join_names
 from fedkin.methods.base import Keep, Method, PresetName
 from fedkin.methods.registry import make_method
-from fedkin.methods.settings import whole_number
+from fedkin.methods.settings import check_seed, whole_number
 from fedkin.training.collaboration import Collaboration
 from fedkin.training.fit import choose_task, make_result
 from fedkin.training.joint import JointProblem, JointRun, OwnerData
@@ -57,6 +63,7 @@ def fit_all(
     keep: Keep | None = None,
     preset: PresetName | None = None,
     compare: Sequence[str] = COMPARED,
+    minimum_rows: int = FEWEST_ROWS,
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Collaboration:
@@ -104,6 +111,7 @@ def fit_all(
         keep: Which iterate is the result.
         preset: Where open settings come from, for the method and for those it is compared with.
         compare: Methods that run for all nodes too, for their scores.
+        minimum_rows: The fewest points that a node may have, those held out among them.
         on_event: Called with the events of all runs; `run` is the name of the method and of the node.
         **settings: Settings of the method, as for `fit`.
 
@@ -113,7 +121,7 @@ def fit_all(
     Raises:
         InputError: If data or settings cannot be used; the message says what to do.
     """
-    seed = whole_number("seed", seed, least=0)
+    seed = check_seed(seed)
     batch_size = whole_number("batch_size", batch_size)
     budget = Budget(
         None if steps is None else whole_number("steps", steps),
@@ -146,6 +154,10 @@ def fit_all(
         classes=classes,
         seed=seed,
     )
+    for name, owner in owners.items():
+        check_enough_rows(
+            _all_rows(owner), describe_node(name), whole_number("minimum_rows", minimum_rows)
+        )
     chosen.check(len(owners))
     problem = JointProblem.build(
         {name: owner.own for name, owner in owners.items() if owner.own is not None},
@@ -169,6 +181,11 @@ def fit_all(
         for each in (chosen, *others)
     }
     return make_collaboration(problem, chosen.name, runs, warnings)
+
+
+def _all_rows(owner: OwnerData) -> int:
+    """Return how many rows a node has, those held out among them."""
+    return sum(len(part.labels) for part in (owner.own, owner.validation, owner.test) if part)
 
 
 def make_collaboration(

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event, OnEvent
-from fedkin.federation.base import Cost
+from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.together import Meeting, SharedEngine
@@ -46,6 +46,10 @@ class OwnerData(NamedTuple):
     """Points to report on; they decide nothing."""
     nodes: Sequence[str] | None = None
     """The nodes that the owner may ask, in its own order; None for all."""
+
+
+class SharedFederation(SharedEngine, Federation, Protocol):
+    """An engine that serves one owner, or several in one exchange."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,38 @@ class JointProblem:
             seed=seed,
             numbers=_numbers(places.values(), len(nodes)),
         )
+        return cls.around(
+            federation,
+            owners,
+            classes=classes,
+            point_shape=point_shape,
+            batch_size=batch_size,
+            seed=seed,
+        )
+
+    @classmethod
+    def around(
+        cls,
+        federation: SharedFederation,
+        owners: Mapping[str, OwnerData],
+        *,
+        classes: np.ndarray | None,
+        point_shape: tuple[int, ...],
+        batch_size: int,
+        seed: int,
+    ) -> "JointProblem":
+        """Let owners, whose data are here, ask a federation, wherever its nodes are.
+
+        Args:
+            federation: The nodes, and the model that they train.
+            owners: The data of each owner by name.
+            classes: The label of each class; None for regression.
+            point_shape: The shape of one raw input point.
+            batch_size: The number of points in a mini-batch.
+            seed: Decides everything random, for every owner alike.
+        """
+        objective = federation.objective
+        chosen = objective.model
         validations = {
             name: prepare_points(chosen, owner.validation) for name, owner in owners.items()
         }
@@ -153,6 +189,7 @@ class JointProblem:
             )
             for (name, owner), center in zip(owners.items(), centers, strict=True)
         }
+        places = {name: _places(owner.nodes, federation.names) for name, owner in owners.items()}
         return cls(federation, alone, problems, places)
 
     def train(

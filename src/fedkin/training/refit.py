@@ -21,6 +21,10 @@ MOST_STEPS = 12
 DONE = 1e-7
 """The Newton decrement at which the model is trained."""
 
+MOST_HALVINGS = 3
+"""After this many in a row it is not the step that is at fault: other nodes have answered than before, and
+the loss is another one."""
+
 
 def can_refit(center: Center) -> bool:
     """Tell whether a model can be refitted: linear, and small enough for its Hessian."""
@@ -63,7 +67,7 @@ def refit(
     basis = curvature_basis(center.objective)
     sent = jnp.asarray(weights, jnp.result_type(float))
     point, before, loss_before = theta, theta, np.inf
-    cost = Cost()
+    cost, halvings = Cost(), 0
     for step in range(MOST_STEPS):
         reply = federation.exchange(
             key=jax.random.fold_in(key, step),
@@ -77,9 +81,11 @@ def refit(
         cost += reply.cost
         own_loss, own_gradient = center.loss_and_gradient(point)
         loss = (1 - share) * float(reply.gradient["loss"]) + share * own_loss
-        if loss > loss_before + 1e-6 * abs(loss_before):
+        if loss > loss_before + 1e-6 * abs(loss_before) and halvings < MOST_HALVINGS:
             point = (point + before) / 2  # the step was too long: halve it
+            halvings += 1
             continue
+        halvings = 0
         gradient = (1 - share) * np.asarray(reply.gradient["gradient"], np.float64)
         gradient = gradient + share * np.asarray(own_gradient, np.float64)
         products = np.asarray(reply.hessian["product"], np.float64)

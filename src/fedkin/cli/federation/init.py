@@ -23,6 +23,7 @@ from fedkin.cli.options import (
     DropOption,
     MissingOption,
     NoHeaderOption,
+    OwnOption,
     PositiveOption,
     SeedOption,
     SeparatorOption,
@@ -31,14 +32,11 @@ from fedkin.cli.options import (
     TaskOption,
     TestOption,
     ValidationOption,
-    refuse_csv_options,
-    table_format,
+    read_request,
     was_given,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result
 from fedkin.data.federated import Target
-from fedkin.data.option_text import parse_missing_codes, parse_names
-from fedkin.data.table_request import TableRequest, parse_nodes
 from fedkin.errors import InputError
 from fedkin.flower import certificates
 from fedkin.flower.certificates import require_flower
@@ -53,7 +51,7 @@ from fedkin.flower.trial_data import (
 
 IMAGES_PANEL = "Nodes with images"
 IMAGE_OPTIONS = ("dataset", "setting", "target")
-JUDGE_OPTIONS = ("validation", "test", "target_node", "validation_fraction", "test_fraction")
+JUDGE_OPTIONS = ("validation", "own", "test", "target_node", "validation_fraction", "test_fraction")
 TABLE_OPTIONS = (
     "label",
     "task",
@@ -88,6 +86,14 @@ def init(
             "--all",
             help="Every node is an owner: each holds rows of its own out to learn its weights by, and the "
             "server holds no data (docs/everyone.md).",
+        ),
+    ] = False,
+    advise: Annotated[
+        bool,
+        typer.Option(
+            "--advise",
+            help="The question is whether to join: all rows of the owner (--own, or --owner) are at the "
+            "center (docs/verdict.md).",
         ),
     ] = False,
     host: HostOption = None,
@@ -127,6 +133,7 @@ def init(
     ] = 2,
     target: Annotated[str, TARGET] = "minority",
     validation: ValidationOption = None,
+    own: OwnOption = None,
     test: TestOption = None,
     target_node: TargetNodeOption = None,
     validation_fraction: Annotated[
@@ -163,6 +170,8 @@ def init(
 
     fedkin federation init trial --node a.csv --node b.csv --validation own.csv --label outcome
 
+    fedkin federation init trial --advise --node a.csv --node b.csv --own own.csv --label outcome
+
     fedkin federation init trial --all --node a.csv --node b.csv --node c.csv --label outcome
     """
     require_flower()
@@ -173,6 +182,7 @@ def init(
         raise InputError("say which nodes there are: --nodes 4, or --node FILE for each of them")
     if nodes == 1 or (node and len(node) == 1):
         raise InputError("one node alone is no federation: give two or more")
+    _refuse_for_other_questions(context, nodes, advise=advise, everyone=everyone)
     if everyone:
         _refuse_with_all(context, nodes)
         validation_fraction = 0.2 if validation_fraction is None else validation_fraction
@@ -181,26 +191,10 @@ def init(
     if node:
         if label is None:
             raise InputError("--label is missing: the column to predict")
-        request = TableRequest(
-            nodes=tuple(node),
-            validation=validation,
-            test=test,
-            target_node=target_node,
-            validation_fraction=validation_fraction,
-            test_fraction=test_fraction,
-            label=label,
-            task=task.value,
-            positive=positive,
-            categorical=parse_names(categorical),
-            missing_codes=parse_missing_codes(missing),
-            table_format=table_format(columns, no_header, separator, drop),
-            seed=seed,
-        )
+        request = read_request(context, validation_fraction=validation_fraction, whole_owner=advise)
         options = table_settings(
             label, task, positive, categorical, drop, missing, columns, no_header, separator
         )
-        tables_of_center = [path for path in (validation, test) if path is not None]
-        refuse_csv_options(context, [*parse_nodes(node).values(), *tables_of_center])
 
         def prepare() -> Prepared:
             if everyone:
@@ -222,6 +216,36 @@ def init(
         shutil.rmtree(layout.directory, ignore_errors=True)  # it was not there, or empty
         raise
     _print_made(layout, hosts, prepared, json)
+
+
+def _refuse_for_other_questions(
+    context: typer.Context, nodes: int | None, *, advise: bool, everyone: bool
+) -> None:
+    """Refuse options that contradict --advise, and those that need it."""
+    if not advise:
+        if was_given(context, "own"):
+            raise InputError(
+                "--own has all rows of the owner, for the question whether to join: add --advise, or give "
+                "--validation FILE in place of --own"
+            )
+        return
+    if everyone:
+        raise InputError(
+            "--advise is one owner's question, and --all is everyone's: give one of them"
+        )
+    if nodes is not None:
+        raise InputError(
+            "--advise is for nodes with tables: give --node FILE for each of them in place of --nodes"
+            + (
+                "; for nodes elsewhere, the job's file says own = … (docs/federation.md)"
+                * (not nodes)
+            )
+        )
+    if given := was_given(context, "validation", "validation_fraction"):
+        raise InputError(
+            f"{given[0]} would hold rows of the owner out, and --advise divides all of them into folds: give "
+            "--own FILE, or --owner NAME alone"
+        )
 
 
 def _refuse_with_all(context: typer.Context, nodes: int | None) -> None:
@@ -252,7 +276,7 @@ def _refuse_ignored(context: typer.Context, nodes: int | None) -> None:
             raise InputError(
                 f"{given[0]} is for nodes with images: leave it out, or give --nodes 4 in place of --node"
             )
-        if was_given(context, "seed") and not was_given(context, "target_node"):
+        if was_given(context, "seed") and not was_given(context, "target_node", "advise"):
             raise InputError(
                 "--seed decides which rows --target-node holds out: add --target-node NAME, or leave it "
                 "out"

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from fedkin.advice.directory import read_advice
 from fedkin.cli import fit
 from fedkin.cli import map as map_command
+from fedkin.cli.advise import show_advice
 from fedkin.cli.federation.options import DirectoryArgument
 from fedkin.cli.options import (
     METHODS_REPEATED,
@@ -22,6 +24,7 @@ from fedkin.cli.options import (
 from fedkin.cli.output import JsonOption, StoppedByUserError, notes, print_note
 from fedkin.cli.progress import StudyDisplay
 from fedkin.cli.study import show_outcome
+from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import InputError
 from fedkin.events import Event, EventReader, RunStarted, StepDone, Warned, events_beside
 from fedkin.flower import app_directory, processes, trial
@@ -60,10 +63,11 @@ def run(
 ) -> None:
     """Carry out a study on the nodes of a running federation; run it on the SuperLink's machine.
 
-    With images it ends like fedkin run, with tables like fedkin fit, and where every node is an owner
-    (init --all) like fedkin map.
+    With images it ends like fedkin run, with tables like fedkin fit, where the question is whether to join
+    (init --advise) like fedkin advise, and where every node is an owner (init --all) like fedkin map.
     """
     require_flower()
+    from fedkin.flower.jobs.advice import AdviceJob
     from fedkin.flower.jobs.everyone import EveryoneJob
     from fedkin.flower.jobs.loading import load_job
     from fedkin.flower.jobs.study import StudyJob
@@ -92,9 +96,15 @@ def run(
             if failure is not None and not outcome.failed:
                 raise InputError(_naming_log(failure, layout))
             show_outcome(outcome, out, json)
+        elif isinstance(job, AdviceJob):
+            check_fit_out(out)
+            follow_owners(link, configuration, out, layout)
+            advice, _ = read_advice(out)
+            preprocessing = Preprocessing.load(out / result_directory.PREPROCESSING)
+            show_advice(advice, preprocessing, out, out / result_directory.REPORT, json)
         elif isinstance(job, EveryoneJob):
             check_fit_out(out)
-            learn_everyone(link, configuration, out, layout)
+            follow_owners(link, configuration, out, layout)
             map_command.show(Collaboration.load(out / map_directory.COLLABORATION), out, json)
         else:
             check_fit_out(out)
@@ -112,8 +122,8 @@ def run(
             read_and_show_fit(out, json)
 
 
-def learn_everyone(link: control.Control, configuration: Job, out: Path, layout: Layout) -> None:
-    """Let the program at the center answer everyone's question, with one line of progress for all owners."""
+def follow_owners(link: control.Control, configuration: Job, out: Path, layout: Layout) -> None:
+    """Let the program at the center learn for several owners, with one line of progress for all of them."""
     events = EventReader(events_beside(out), only_new=True)
     furthest: dict[str, int] = {}
     with notes.status(LEARNING) as status:

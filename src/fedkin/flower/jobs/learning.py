@@ -20,17 +20,12 @@ from fedkin.methods.registry import make_method
 from fedkin.models.named import model_for, named_model, takes_l2
 
 
-class LearningKeys(TableDescription):
-    """The keys of a job's file that say how to learn; those of `TableDescription` describe tables."""
+class JobKeys(TableDescription):
+    """The keys of every job on tables; those of `TableDescription` describe them."""
 
     model: str | None = None
-    method: str = "bilevel"
     seed: int = Field(0, ge=0)
     batch_size: PositiveInt = 50
-    steps: PositiveInt | None = None
-    synchronizations: PositiveInt | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Parameters of the method, as in a study."""
 
     def digest(self, *more: Any) -> str:
         """Return a name that differs for different jobs (together with `more`)."""
@@ -38,7 +33,17 @@ class LearningKeys(TableDescription):
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-Keys = TypeVar("Keys", bound=LearningKeys)
+class LearningKeys(JobKeys):
+    """The keys of a job's file that say how to learn."""
+
+    method: str = "bilevel"
+    steps: PositiveInt | None = None
+    synchronizations: PositiveInt | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Parameters of the method, as in a study."""
+
+
+Keys = TypeVar("Keys", bound=JobKeys)
 
 
 class CheckedKeys(NamedTuple):
@@ -62,15 +67,21 @@ def read_keys(kind: type[Keys], content: Mapping[str, Any], path: Path) -> Keys:
         raise InputError(f"{path}: {place}: {first['msg']}") from error
 
 
-def check_keys(keys: LearningKeys, options: FederationOptions, path: Path) -> CheckedKeys:
-    """Check what the keys say about learning."""
+def check_label_and_nodes(keys: JobKeys, options: FederationOptions, path: Path) -> int:
+    """Check what every job on tables has to say; return how many nodes take part."""
     if keys.label is None:
         raise InputError(f"{path}: name the label column (label = …)")
     if options.nodes is None:
         raise InputError(f"{path}: say how many nodes take part ([federation] nodes = …)")
+    return options.nodes
+
+
+def check_keys(keys: LearningKeys, options: FederationOptions, path: Path) -> CheckedKeys:
+    """Check what the keys say about learning."""
+    nodes = check_label_and_nodes(keys, options, path)
     try:
         method = make_method(keys.method, keys.settings)
-        method.check(options.nodes)
+        method.check(nodes)
         model = model_for(keys.task, keys.model)
         if takes_l2(model):  # one of fedkin's own, which refuses at once what is not for tables
             named_model(model, keys.task, classes=2, point_shape=(1,))

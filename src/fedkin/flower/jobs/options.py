@@ -9,6 +9,9 @@ from fedkin.errors import InputError
 VALIDATION_FRACTION = "validation-fraction"
 """The key that makes a job everyone's question."""
 
+OWN = "own"
+"""The key that makes a job the question whether to join: the owner's rows, all of them."""
+
 
 class FederationOptions(BaseModel):
     """The table `[federation]` of a job."""

@@ -5,26 +5,16 @@ all descriptions and sends it with the request to join; each node transforms its
 directory is that of `fedkin fit`.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import ValidationError
 
-from fedkin.data.preprocessing import (
-    Preprocessing,
-    Quantity,
-    merge_summaries,
-    transform,
-    transform_label,
-)
 from fedkin.data.summaries import TableSummary
-from fedkin.data.table_federation import Points
-from fedkin.data.tables import Table
 from fedkin.errors import InputError
 from fedkin.events import OnEvent
+from fedkin.flower.jobs.agreed_tables import AgreedTables
 from fedkin.flower.jobs.learning import LearningKeys, check_keys, read_keys, with_events
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.jobs.table_nodes import (
@@ -35,7 +25,6 @@ from fedkin.flower.jobs.table_nodes import (
     known_nodes,
     summary_of,
 )
-from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.base import Method
 from fedkin.training.checkpoint import read_made_with
@@ -87,17 +76,9 @@ class TableJob:
         else:
             nodes = all_nodes(messenger, self.federation)
             summaries = {node.name: summary_of(node) for node in nodes}
-        tables = _AgreedTables.agree(self.keys, summaries)
+        tables = AgreedTables.agree(self.keys, summaries, self.keys.validation, self.keys.test)
         keys = self.keys
-        run = RunDescription(
-            run=keys.digest(as_json(summaries)),
-            seed=keys.seed,
-            batch_size=keys.batch_size,
-            model=self.model,
-            task=keys.task,
-            classes=1 if tables.classes is None else len(tables.classes),
-            preprocessing=tables.preprocessing,
-        )
+        run = tables.describe_run(keys, self.model, summaries)
         problem = Problem.build(
             lambda objective: connect(objective, run, messenger, nodes, summaries),
             tables.validation,
@@ -129,54 +110,6 @@ def _summaries_in(checkpoint: Path) -> Summaries:
         raise InputError(
             f"the checkpoint {checkpoint} is damaged or of another version: delete it to start again"
         ) from error
-
-
-@dataclass(frozen=True)
-class _AgreedTables:
-    """The center's own tables, transformed as agreed, and the number of rows of each node."""
-
-    preprocessing: Preprocessing
-    validation: Points
-    test: Points | None
-    rows: dict[str, int]
-
-    @classmethod
-    def agree(cls, keys: TableJobKeys, summaries: Summaries) -> "_AgreedTables":
-        validation = keys.read(keys.validation, "the validation table")
-        test = None if keys.test is None else keys.read(keys.test, "the test table")
-        assert keys.label is not None
-        preprocessing = merge_summaries(
-            summaries,
-            keys.summarize(validation),
-            None if test is None else keys.summarize(test),
-            keys.label,
-            keys.missing,
-        )
-
-        def points(table: Table) -> Points:
-            return Points(transform(table, preprocessing), transform_label(table, preprocessing))
-
-        return cls(
-            preprocessing,
-            points(validation),
-            None if test is None else points(test),
-            {name: summary.rows for name, summary in summaries.items()},
-        )
-
-    def digests(self) -> dict[str, str]:
-        """Return a digest of each of the center's own tables."""
-        own = {"validation": self.validation, "test": self.test}
-        return {
-            name: hashlib.sha256(b"".join(array.tobytes() for array in points)).hexdigest()[:12]
-            for name, points in own.items()
-            if points is not None
-        }
-
-    @property
-    def classes(self) -> np.ndarray | None:
-        """The numbers of the classes; None for regression."""
-        label = self.preprocessing.label
-        return None if isinstance(label, Quantity) else np.arange(len(label.classes))
 
 
 def check_table_job(content: dict[str, Any], options: FederationOptions, path: Path) -> TableJob:

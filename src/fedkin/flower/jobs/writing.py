@@ -7,7 +7,7 @@ from typing import Any
 
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
-from fedkin.flower.jobs.options import VALIDATION_FRACTION
+from fedkin.flower.jobs.options import OWN, VALIDATION_FRACTION
 from fedkin.flower.layout import FederationFile, Layout
 
 Job = dict[str, Any]
@@ -47,7 +47,7 @@ def _read(study: Path) -> Job:
 
 def _with_absolute_paths(content: Job, study: Path) -> Job:
     """Return a study with absolute paths of the center's tables, which are relative to its file."""
-    named = {name: content[name] for name in ("validation", "test") if name in content}
+    named = {name: content[name] for name in ("validation", "test", OWN) if name in content}
     return content | {
         name: str(study.absolute().parent / path)
         for name, path in named.items()
