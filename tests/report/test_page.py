@@ -9,12 +9,15 @@ from html.parser import HTMLParser
 import pytest
 
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
+from fedkin.methods.registry import PAPER_METHODS
 from fedkin.report import figures, html
 from fedkin.report.reading import read_record
 from fedkin.studies.store import Store
 from stores import accuracies_on_disk, fail_run, invent_run, invent_study, node_names, study
 
-METHODS = {method.name: method.title for method in KNOWN_METHODS.all()}
+METHODS = {
+    name: KNOWN_METHODS.get(name).title for name in KNOWN_METHODS.names() if name in PAPER_METHODS
+}
 EVIL = "<script>alert(1)</script>"
 
 

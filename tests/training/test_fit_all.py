@@ -215,3 +215,19 @@ X, Y = NODES["north"]
 def test_bad_input_is_refused_with_its_own_message(nodes, settings, message):
     with pytest.raises(InputError, match=message):
         fedkin.fit_all(nodes, **settings)
+
+
+def test_an_owner_knows_which_node_it_is():
+    """Only where its own rows are those of the node of its name."""
+    from fedkin.training.joint import JointProblem, OwnerData
+
+    encode = lambda p: Points(p[0], (p[1] == "well").astype(np.int32))  # noqa: E731
+    nodes = {name: encode(points) for name, points in NODES.items()}
+    other = encode(VALIDATIONS["north"])
+    owners = {
+        "north": OwnerData(other, own=nodes["north"]),
+        "south": OwnerData(other),
+        "fold 1": OwnerData(other, own=nodes["north"]),
+    }
+    problem = JointProblem.build(nodes, owners, classes=np.arange(2))
+    assert [each.center.own_node for each in problem.problems.values()] == ["north", None, None]

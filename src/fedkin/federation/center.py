@@ -45,6 +45,9 @@ class Center:
         seed: Decides how D_0 is divided into mini-batches.
     """
 
+    own_node: str | None = None
+    """The name of the node that the owner is, where what it trains on alone is that node's data."""
+
     def __init__(
         self,
         objective: Objective,
@@ -108,6 +111,12 @@ class Center:
         """Return the same center whose owner trains alone on other data: a federation of one node."""
         other = copy.copy(self)
         other.alone = alone
+        return other
+
+    def of_node(self, name: str) -> "Center":
+        """Return the same center of an owner that is a node of its federation."""
+        other = copy.copy(self)
+        other.own_node = name
         return other
 
     @property

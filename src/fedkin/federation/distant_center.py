@@ -82,6 +82,7 @@ class DistantCenter(Center):
         """
         other = copy.copy(self)
         other.alone, other._node = alone, node
+        (other.own_node,) = alone.names
         other._judged = deque(maxlen=REMEMBERED)
         return other
 

@@ -41,7 +41,8 @@ class OwnerData(NamedTuple):
     validation: Points
     """What the weights are learned by."""
     own: Points | None = None
-    """What the owner trains on where a method lets it train alone; None for the validation data."""
+    """What the owner trains on where a method lets it train alone; None for the validation data. An owner
+    whose own data are those of the node of its name is that node."""
     test: Points | None = None
     """Points to report on; they decide nothing."""
     nodes: Sequence[str] | None = None
@@ -145,7 +146,7 @@ class JointProblem:
         problems = {
             name: Problem(
                 federation=federation,
-                center=center,
+                center=center.of_node(name) if owner.own is nodes.get(name) else center,
                 test=None if owner.test is None else prepare_points(chosen, owner.test),
                 seed=seed,
                 classes=classes,
