@@ -87,7 +87,7 @@ class Method(Settings):
     reveals_models: ClassVar[bool] = False
     """Whether it asks for single nodes' models (`Revealed`), so that sums cannot be secure."""
     tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
-    """The values that its settings are tuned over, from the paper that proposes it."""
+    """The values that its settings are tuned over."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
