@@ -131,6 +131,14 @@ def test_any_selection_of_methods_gives_a_page(tmp_path, methods):
         assert f"The difference is +{means[chosen] - means[second]:.3f}" in told
 
 
+@pytest.mark.parametrize("methods", [["fedavg", "apfl"], ["fedavg", "fedfomo", "cobo"]])
+def test_the_page_says_which_methods_need_single_nodes_models(tmp_path, methods):
+    invent_study(tmp_path / "out", study(seed=[0, 1], method=methods))
+    told = " ".join("".join(Tags(html.render(read_record(tmp_path / "out"))).text).split())
+    said = "FedFomo and CoBo need single nodes' models: no secure aggregation." in told
+    assert said == ("cobo" in methods) == ("secure aggregation" in told)
+
+
 def test_several_cells_without_learned_weights_are_compared_too(tmp_path):
     config = study(seed=[0, 1], setting=[1, 2], method=["fedavg", "ditto", "local"])
     invent_study(tmp_path / "out", config)
