@@ -100,7 +100,7 @@ def test_a_mirror_step_keeps_the_simplex_and_leaves_out_who_is_away():
 
 def test_ifca_recovers_two_clusters():
     made, test = two_groups()
-    algorithm = IfcaAlgorithm(DESCENT, clusters=2, spread=0.1)
+    algorithm = IfcaAlgorithm(DESCENT, clusters=2)
     state, info = train(algorithm, made, steps=2)
     members = np.asarray(state.members)
     assert len(set(members[list(KIN)])) == len(set(members[list(STRANGERS)])) == 1

@@ -24,7 +24,7 @@ RIVALS = tuple(name for name in METHODS.names() if name not in PAPER_METHODS)
 OTHER_VALUES = {
     "finetune": {"personal_steps": 10},
     "tawt": {"outer_learning_rate": 3.0},
-    "ifca": {"clusters": 3, "spread": 0.5},
+    "ifca": {"clusters": 3},
     "fedfomo": {},
     "fedamp": {"attraction": 0.3, "sigma": 0.7, "proximal": 0.4},
     "pfedgraph": {"fidelity": 0.2},

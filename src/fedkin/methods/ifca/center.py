@@ -14,7 +14,7 @@ from fedkin.methods.base import Info
 from fedkin.methods.descent.center import Descent, DescentMethod
 from fedkin.methods.descent.node import DESCENT_ROUND
 from fedkin.methods.ifca.node import CLUSTER_LOSS
-from fedkin.methods.settings import count, from_zero
+from fedkin.methods.settings import count
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.types import Array, Key, Vector
 
@@ -25,8 +25,6 @@ class Ifca(DescentMethod):
 
     Args:
         clusters: The number C of models; 2 if open.
-        spread: The standard deviation of what is added to the parameters of each model at the beginning:
-            models that begin alike would stay alike. 0.1 if open.
 
     >>> Ifca(clusters=3).clusters
     3
@@ -45,15 +43,13 @@ class Ifca(DescentMethod):
     }
 
     clusters: int | None = count()
-    spread: float | None = from_zero()
 
     def prepare(
         self, federation: Federation, center: Center, key: Key
     ) -> tuple["IfcaAlgorithm", Cost]:
         """Choose step size and lengths."""
         descent, cost = self.choose_descent(federation, center, key)
-        spread = 0.1 if self.spread is None else self.spread
-        return IfcaAlgorithm(descent, self.clusters or 2, spread), cost
+        return IfcaAlgorithm(descent, self.clusters or 2), cost
 
 
 class IfcaState(NamedTuple):
@@ -62,7 +58,7 @@ class IfcaState(NamedTuple):
     models: Array
     """A row for each cluster."""
     members: Array
-    """The cluster of each node; -1 before the first exchange."""
+    """The cluster of each node."""
     rounds: int
 
 
@@ -71,21 +67,21 @@ class IfcaAlgorithm:
     """Nodes join the model with the lowest loss on their data, and average within clusters.
 
     An exchange trains every model with its members, and asks all nodes for the losses of the models it began
-    with. These decide who belongs where in the next one; one exchange at the beginning asks for losses only.
+    with. These decide who belongs where in the next one. In the first two exchanges, clusters of equal size
+    are drawn at random: models that begin alike tell nothing, and of models that begin at random, one suits
+    everybody best, and the others are never trained.
 
     Args:
         descent: How nodes train.
         clusters: The number of models.
-        spread: The standard deviation of what is added to the parameters at the beginning.
     """
 
     descent: Descent
     clusters: int = 2
-    spread: float = 0.1
 
     def init(self, theta: Vector, nodes: int) -> IfcaState:
-        """Leave room for the models; they begin in the first step, which has a key."""
-        return IfcaState(jnp.tile(theta, (self.clusters, 1)), jnp.full(nodes, -1), 0)
+        """Begin with the initial model everywhere; the first step draws the clusters."""
+        return IfcaState(jnp.tile(theta, (self.clusters, 1)), jnp.zeros(nodes, int), 0)
 
     def step(
         self, state: IfcaState, key: Key, federation: Federation, center: Center
@@ -94,9 +90,7 @@ class IfcaAlgorithm:
         models, members, cost = state.models, np.asarray(state.members), Cost()
         watch = self.descent.watch()
         if state.rounds == 0:
-            models = self._begin(models, key, federation)
-            reply = federation.exchange(losses=PerNode(CLUSTER_LOSS, {"point": models}), key=key)
-            members, cost = join_clusters(reply.losses["loss"], members), reply.cost
+            members = np.asarray(jax.random.permutation(key, len(members)) % self.clusters)
         for number in range(self.descent.rounds):
             weights = cluster_weights(members, self.clusters, federation.present)
             trained = np.flatnonzero(weights.any(axis=1))
@@ -112,25 +106,18 @@ class IfcaAlgorithm:
             )
             cost += reply.cost
             models = models.at[trained].set(reply.train["point"])
-            members = join_clusters(reply.losses["loss"], members)
+            if state.rounds + number > 0:  # in the first exchange, all models are the same
+                members = join_clusters(reply.losses["loss"], members)
             watch.see(models, float(jnp.mean(reply.train["loss"])))
         own = int(np.argmin(center.losses(list(models))))
         weights = cluster_weights(members, self.clusters, federation.present)[own]
-        sizes = np.bincount(members[members >= 0], minlength=self.clusters)
+        sizes = np.bincount(members, minlength=self.clusters)
         diagnostics = {"training_loss": watch.loss, "cluster": float(own)}
         diagnostics |= {f"cluster_{place}_size": float(size) for place, size in enumerate(sizes)}
         rounds = state.rounds + self.descent.rounds
         return IfcaState(models, jnp.asarray(members), rounds), Info(
             models[own], jnp.asarray(weights), cost, diagnostics
         )
-
-    def _begin(self, models: Array, key: Key, federation: Federation) -> Array:
-        """Draw the models: the first is the initial model, and all are moved apart."""
-        drawn = [
-            federation.objective.init(jax.random.fold_in(key, c)) for c in range(1, len(models))
-        ]
-        moved = jnp.stack([models[0], *drawn])
-        return moved + self.spread * jax.random.normal(key, models.shape, models.dtype)
 
 
 def join_clusters(losses: Array, members: np.ndarray) -> np.ndarray:
