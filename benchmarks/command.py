@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the engine against a plain PyTorch loop; `crowd`: large federations."""
+"""`python -m benchmarks`: the engine against a PyTorch loop; `crowd`: many nodes; `everyone`: all owners."""
 
 import importlib.util
 import os
@@ -178,6 +178,45 @@ def crowd(
     results.print(
         f"{nodes} nodes, {kin} of them like the owner: after the fifth, an outer step took {some:.3f} s "
         f"in the median, and {everyone:.2f} s where all nodes were asked: {found.share:.3f} of it."
+    )
+
+
+@app.command()
+def everyone(
+    federation: Annotated[
+        str,
+        typer.Argument(
+            help="digits or fashion-mnist: the 15 nodes of setting 2; crowd: 100 nodes in ten groups."
+        ),
+    ],
+    synchronizations: Annotated[int, typer.Option(min=1, help="The budget of each owner.")] = 60,
+    json: JsonOption = False,
+) -> None:
+    """Time all owners of a federation together, and single ones."""
+    # Heavy imports.
+    from benchmarks.everyone import MODELS, time_everyone
+
+    if federation not in MODELS:
+        raise InputError(f"{federation!r} is unknown; choose one of {', '.join(MODELS)}")
+    found = time_everyone(federation, synchronizations, on_run=notes.print)
+    if json:
+        print_json(
+            asdict(found) | {"ratio": found.ratio, "first_ratio": found.first_ratio},
+            schema="bench-everyone/1",
+        )
+        return
+    for name, timing in found.single.items():
+        results.print(
+            f"{name} alone: {timing.seconds:.2f} s, {timing.synchronizations} synchronizations; the first "
+            f"time {timing.first_seconds:.1f} s"
+        )
+    together = found.everyone
+    results.print(
+        f"all {found.nodes}: {together.seconds:.2f} s, {together.synchronizations} synchronizations, where "
+        f"the slowest owner alone needs {found.slowest}; the first time {together.first_seconds:.1f} s. "
+        f"{found.ratio:.1f} times the time of one, with compilation {found.first_ratio:.1f}. Every owner "
+        f"gives at least {100 * found.within:.1f}% of its weight to its group. "
+        f"{found.megabytes:,.0f} MB at most."
     )
 
 

@@ -1,18 +1,15 @@
-"""How long do all owners take together, compared with one of them?
+"""How long all owners of a federation take together, compared with single ones."""
 
-    python -m benchmarks.everyone digits
-    python -m benchmarks.everyone fashion-mnist --synchronizations 40
-
-Every case trains the first owner alone twice (the second time with compiled code at hand), then all owners in
-shared exchanges, twice as well.
-"""
-
-import argparse
 import resource
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from fedkin.data.labeled import load_labeled
+from fedkin.data.partitions import NodeSplit, split_nodes
+from fedkin.data.partitions.groups import Group, Groups
 from fedkin.methods.registry import make_method
 from fedkin.studies.config import check_study
 from fedkin.studies.partitioned import draw_nodes
@@ -20,63 +17,128 @@ from fedkin.training.joint import JointProblem, OwnerData
 from fedkin.training.problem import TrainedRun
 from fedkin.training.runner import Budget
 
-CASES = {
-    "digits": {"dataset": "digits", "partition": "groups", "setting": 2, "model": "logistic"},
-    "fashion-mnist": {
-        "dataset": "fashion-mnist",
-        "partition": "groups",
-        "setting": 2,
-        "model": "cnn",
-    },
-    "crowd": {"dataset": "mnist", "partition": "groups", "setting": "GROUPS", "model": "mlp"},
-}
+MODELS = {"digits": "logistic", "fashion-mnist": "cnn", "crowd": "mlp"}
+"""The model of each federation. The first two are the 15 nodes of the paper's setting 2."""
+
+CROWD_GROUPS = 10
+CROWD_POINTS = 400
+"""Images per node of the crowd: a hundred nodes with MNIST's, in groups that name the digits differently."""
 
 
-def measure(case: str, method: str, synchronizations: int, only: int | None) -> dict:
-    """Return seconds and synchronizations of one owner and of all."""
-    study = check_study({**CASES[case], "method": method}, case)
-    config = study.runs()[0]
-    data = draw_nodes(config)
-    owners = {node.name: OwnerData(node.validation, node.train, node.test) for node in data.nodes}
-    budget = Budget(synchronizations=synchronizations)
-    found: dict = {"case": case, "method": method, "owners": len(owners)}
+@dataclass(frozen=True)
+class Timing:
+    """One run of one owner or of all."""
 
-    def run(names: list[str]) -> tuple[float, int, int]:
-        problem = JointProblem.build(
-            {node.name: node.train for node in data.nodes},
-            {name: owners[name] for name in names},
-            model=config.model,
-            classes=np.arange(len(data.classes)),
-            seed=0,
-        )
+    first_seconds: float
+    """With compilation: of the first single owner, and of all."""
+    seconds: float
+    """Of the second time."""
+    synchronizations: int
+
+
+@dataclass(frozen=True)
+class EveryoneTimes:
+    """The runs of single owners, one of each group, and the run of all."""
+
+    nodes: int
+    single: dict[str, Timing]
+    everyone: Timing
+    slowest: int
+    """The synchronizations of the owner that needs the most, as if it were alone."""
+    within: float
+    """The smallest share of its weight that an owner gives to its own group."""
+    megabytes: float
+    """The most memory that the process has held."""
+
+    @property
+    def ratio(self) -> float:
+        """The time of all, in times of one (the mean of the single runs)."""
+        return self.everyone.seconds / float(np.mean([t.seconds for t in self.single.values()]))
+
+    @property
+    def first_ratio(self) -> float:
+        """The same with compilation: the first run of one owner, and the first of all."""
+        return self.everyone.first_seconds / next(iter(self.single.values())).first_seconds
+
+
+def time_everyone(
+    federation: str,
+    synchronizations: int,
+    on_run: Callable[[str], None] = lambda line: None,
+) -> EveryoneTimes:
+    """Learn the weights of one owner of each group, then those of all owners in shared exchanges.
+
+    Everything runs twice: the second time its code is compiled.
+
+    Args:
+        federation: A key of `MODELS`.
+        synchronizations: The budget of each owner.
+        on_run: Called before each run with a line that describes it.
+    """
+    nodes = crowd_nodes() if federation == "crowd" else setting_nodes(federation)
+    groups = {node.name: node.group for node in nodes}
+    firsts = list({group: name for name, group in reversed(groups.items())}.values())
+    firsts = firsts if federation != "crowd" else firsts[:1]
+
+    def run(owners: Sequence[str]) -> tuple[Timing, dict[str, TrainedRun]]:
+        first, _, _ = run_once(owners)
+        seconds, cost, runs = run_once(owners)
+        return Timing(first, seconds, cost), runs
+
+    def run_once(owners: Sequence[str]) -> tuple[float, int, dict[str, TrainedRun]]:
+        on_run(f"{federation}: {'all' if len(owners) > 1 else owners[0]} …")
+        problem = _problem(nodes, owners, MODELS[federation])
+        budget = Budget(synchronizations=synchronizations)
         begin = time.perf_counter()
-        joint = problem.train(make_method(method, {}), budget=budget, keep="best")
+        joint = problem.train(make_method("bilevel", {}), budget=budget, keep="best")
         seconds = time.perf_counter() - begin
-        runs = [run for run in joint.runs.values() if isinstance(run, TrainedRun)]
-        slowest = max(run.state.cost.synchronizations for run in runs)
-        return seconds, joint.cost.synchronizations, slowest
+        finished = {n: r for n, r in joint.runs.items() if isinstance(r, TrainedRun)}
+        return seconds, joint.cost.synchronizations, finished
 
-    names = list(owners)[:only]
-    for repeat in ("first", "again"):
-        found[f"one, {repeat}"] = run(names[:1])
-        found[f"all, {repeat}"] = run(names)
-    found["ratio"] = found["all, again"][0] / found["one, again"][0]
-    found["memory, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return found
-
-
-def main() -> None:
-    """Measure one case."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    single = {name: run([name])[0] for name in firsts}
+    everyone, runs = run(list(groups))
+    return EveryoneTimes(
+        nodes=len(nodes),
+        single=single,
+        everyone=everyone,
+        slowest=max(each.state.cost.synchronizations for each in runs.values()),
+        within=min(_share_within(each, groups, name) for name, each in runs.items()),
+        megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
-    parser.add_argument("case", choices=CASES)
-    parser.add_argument("--method", default="bilevel")
-    parser.add_argument("--synchronizations", type=int, default=60)
-    parser.add_argument("--owners", type=int, default=None, help="only the first so many")
-    arguments = parser.parse_args()
-    measure(arguments.case, arguments.method, arguments.synchronizations, arguments.owners)
 
 
-if __name__ == "__main__":
-    main()
+def setting_nodes(dataset: str) -> list[NodeSplit]:
+    """Return the 5 and 10 nodes of the paper's setting 2, every one with data to judge by."""
+    study = {"dataset": dataset, "partition": "groups", "setting": 2, "method": "bilevel"}
+    return draw_nodes(check_study(study, "benchmark").runs()[0]).nodes
+
+
+def crowd_nodes(nodes: int = 100, dataset: str = "mnist") -> list[NodeSplit]:
+    """Return many nodes in ten groups, each of which counts its labels from another digit."""
+    groups = tuple(
+        Group(
+            nodes // CROWD_GROUPS, permutation={digit: (digit + first) % 10 for digit in range(10)}
+        )
+        for first in range(CROWD_GROUPS)
+    )
+    return split_nodes(load_labeled(dataset), Groups(groups, CROWD_POINTS), 0)
+
+
+def _problem(nodes: Sequence[NodeSplit], owners: Sequence[str], model: str) -> JointProblem:
+    return JointProblem.build(
+        {node.name: node.train for node in nodes},
+        {
+            node.name: OwnerData(node.validation, node.train, node.test)
+            for node in nodes
+            if node.name in owners
+        },
+        model=model,
+        classes=np.arange(10),
+    )
+
+
+def _share_within(run: TrainedRun, groups: dict[str, str | None], owner: str) -> float:
+    assert run.state.kept is not None
+    weights = run.state.kept.node_weights
+    assert weights is not None
+    return float(weights[[group == groups[owner] for group in groups.values()]].sum())

@@ -93,7 +93,8 @@ def minimize_quadratic(
 ) -> np.ndarray:
     r"""Minimize :math:`g^\top (w - w_0) + \frac12 (w - w_0)^\top B (w - w_0)` over the capped simplex.
 
-    By accelerated projected gradients that restart where they overshoot.
+    By accelerated projected gradients that restart where they overshoot. They soon find which weights are at
+    a bound; the others then follow from linear equations.
 
     Args:
         slopes: The gradient g at the start.
@@ -104,8 +105,15 @@ def minimize_quadratic(
     matrix = np.stack([curvature(row) for row in np.eye(len(start))])
     steepest = float(np.linalg.norm(matrix, 2 if len(start) <= MANY else "fro"))
     point, ahead, momentum = start, start, 1.0
+    constant = slopes - matrix @ start
+    tried: set[bytes] = set()
     for _ in range(ITERATIONS):
-        following = project(ahead - (slopes + matrix @ (ahead - start)) / steepest, cap)
+        following = project(ahead - (constant + matrix @ ahead) / steepest, cap)
+        bounds = (following >= cap).astype(np.int8) - (following <= 0)
+        if (face := bounds.tobytes()) not in tried:
+            tried.add(face)
+            if (found := _minimum_on_face(matrix, constant, bounds, cap)) is not None:
+                return found
         if (ahead - following) @ (following - point) > 0:
             momentum = 1.0
         grown = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
@@ -115,6 +123,35 @@ def minimize_quadratic(
         if moved < PRECISION:
             break
     return point
+
+
+def _minimum_on_face(
+    matrix: np.ndarray, constant: np.ndarray, bounds: np.ndarray, cap: float
+) -> np.ndarray | None:
+    """Minimize a quadratic where it is known which weights are zero (-1) or the cap (1).
+
+    Returns:
+        The minimum over the capped simplex; None if other weights are at a bound there.
+    """
+    weights = np.where(bounds > 0, cap, 0.0)
+    free = np.flatnonzero(bounds == 0)
+    if not len(free):
+        return None
+    ones = np.ones((len(free), 1))
+    equations = np.block([[matrix[np.ix_(free, free)], -ones], [ones.T, np.zeros((1, 1))]])
+    right = np.append(-constant[free] - matrix[free] @ weights, 1 - weights.sum())
+    try:
+        *solved, multiplier = np.linalg.solve(equations, right)
+    except np.linalg.LinAlgError:
+        return None
+    weights[free] = solved
+    gradient = constant + matrix @ weights
+    allowed = PRECISION * np.abs(gradient).max()
+    # Weights inside the bounds; and none at zero whose growth, or at the cap whose decline, would help.
+    inside = weights[free].min() >= 0 and weights[free].max() <= cap
+    excess = gradient - multiplier
+    pressed = np.where(bounds == 0, np.abs(excess), bounds * excess) <= allowed
+    return weights if inside and pressed.all() else None
 
 
 def largest_decrease(
