@@ -35,7 +35,7 @@ def invented_history(config, names, random, steps=20) -> pd.DataFrame:
     talks = config.method != "local"
     harder = 0.03 * (int(config.setting) if str(config.setting).isdigit() else 0)
     rise = 1 - np.exp(-step / (4 + random.uniform(0, 2)))
-    test = (LEVEL[config.method] - harder + random.normal(0, 0.01)) * rise
+    test = (LEVEL.get(config.method, 0.6) - harder + random.normal(0, 0.01)) * rise
     test += random.normal(0, 0.008, steps)
     history = {
         "step": step,
@@ -73,7 +73,7 @@ def invented_owners(config, names, random, groups) -> dict:
         matrix = (matrix / matrix.sum(axis=1, keepdims=True)).tolist()
     elif config.method != "local":
         matrix = np.full(same.shape, 1 / len(names)).tolist()
-    scores = np.clip(LEVEL[config.method] + random.normal(0, 0.06, len(names)), 0, 1)
+    scores = np.clip(LEVEL.get(config.method, 0.6) + random.normal(0, 0.06, len(names)), 0, 1)
     rows = [
         {
             "name": name,

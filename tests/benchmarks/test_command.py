@@ -32,7 +32,10 @@ def test_without_pytorch_it_says_how_to_get_it(monkeypatch):
         (("larger", "--nodes", "0"), "--nodes"),
         (("crowd", "--nodes", "20", "--kin", "20"), "--kin 20 must be fewer than --nodes 20"),
         (("crowd", "--steps", "6"), "--steps"),
-        (("everyone", "letters"), "'letters' is unknown; choose one of digits, fashion-mnist, crowd"),
+        (
+            ("everyone", "letters"),
+            "'letters' is unknown; choose one of digits, fashion-mnist, crowd",
+        ),
         (("everyone", "digits", "--synchronizations", "0"), "--synchronizations"),
     ],
 )

@@ -9,7 +9,7 @@ from federation.attended import AttendedSimulation
 from federation.in_torch import with_torch
 from federation.plain import PlainFederation
 from fedkin.errors import InputError
-from fedkin.federation.base import PerNode, Revealed, WeightedSum
+from fedkin.federation.base import PerNode, Revealed, RevealedEach, WeightedSum
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.federation.wrapper import WrappedFederation
@@ -325,6 +325,26 @@ def test_revealed_vectors_are_those_of_single_nodes(make, plain):
     rows = {"theta": vector(0, 2), "vector": vector(1, 2)}
     reply = same(made, plain, each=Revealed(HESSIAN_PRODUCT, rows, begin=True))
     assert reply.each["product"].shape == (2, 3, SIZE)
+
+
+def test_nodes_may_be_sent_vectors_of_their_own(make):
+    """Node k gets row k and nothing else: the replies are the diagonal of what all rows give."""
+    made, rows = make(), {"theta": vector(0, 3), "vector": vector(1, 3)}
+    key = jax.random.key(0)
+    every = made.exchange(each=Revealed(HESSIAN_PRODUCT, rows, begin=True), key=key)
+    own = made.exchange(each=RevealedEach(HESSIAN_PRODUCT, rows, begin=True), key=key)
+    for name, array in every.each.items():
+        diagonal = np.asarray(array)[np.arange(3), np.arange(3)]
+        np.testing.assert_allclose(own.each[name], diagonal, rtol=1e-5, atol=1e-7)
+    assert 3 * own.cost.bytes_up == every.cost.bytes_up
+    assert 3 * own.cost.bytes_down == every.cost.bytes_down
+    with pytest.raises(InputError, match="needs a row of its vectors for each of 3 nodes, not 2"):
+        made.exchange(
+            each=RevealedEach(
+                HESSIAN_PRODUCT, {name: row[:2] for name, row in rows.items()}, begin=True
+            ),
+            key=key,
+        )
 
 
 def test_randomness_is_the_keys(make, plain):

@@ -14,17 +14,20 @@ from fedkin.data.labels import prepare_label, split_rows
 from fedkin.data.table_federation import federate_owners
 from fedkin.data.table_request import OwnersTables
 from fedkin.data.tables import read_table
-from fedkin.errors import InputError
+from fedkin.errors import FedkinError, InputError
 from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_memory import NodeMemory
 from fedkin.flower.wire import MOST_MODELS
+from fedkin.methods.registry import METHODS as KNOWN_METHODS
+from fedkin.methods.registry import PAPER_METHODS, method_class
 from fedkin.training import map_directory, problem
 from fedkin.training.checkpoint import save_checkpoint
 from flower.fake_grid import FakeGrid
 
 VALIDATION, TEST, SEED = 0.25, 0.2, 3
+RIVALS = [name for name in KNOWN_METHODS.names() if name not in PAPER_METHODS]
 
 JOB = """
 validation-fraction = 0.25
@@ -139,8 +142,9 @@ METHODS = {
         "solver_iterations": 2,
     },
     "mlp": {"method": "bilevel", "model": "mlp", "period": 3},
+    **{name: {"method": name, "rounds": 2} for name in RIVALS},
 }
-SLOW = ("mlp", "ditto", "pfedme")  # to compile
+SLOW = ("mlp", "ditto", "pfedme", *(set(RIVALS) - {"fedamp"}))  # to compile
 
 
 @pytest.mark.parametrize(
@@ -149,11 +153,18 @@ SLOW = ("mlp", "ditto", "pfedme")  # to compile
 )
 def test_other_methods_and_models_give_what_the_simulation_gives(case, tables, tmp_path):
     given = dict(METHODS[case])
+    allowed = {"reveal": method_class(given["method"]).reveals_models}
     expected = simulated(tables, compare=[], steps=3, **given)
     named = [f'{name} = "{given.pop(name)}"' for name in ("method", "model") if name in given]
     settings = [f"settings.{name} = {json.dumps(value)}" for name, value in given.items()]
     job = write_job(tmp_path, "\n".join(["compare = []", "steps = 3", *named, *settings]))
-    assert_same(learned(job, grid(tables), tmp_path), expected)
+    assert_same(learned(job, grid(tables, **allowed), tmp_path), expected)
+
+
+def test_a_method_that_compares_models_needs_the_owners_consent(tables, tmp_path):
+    job = write_job(tmp_path, 'compare = []\nsteps = 1\nmethod = "fedamp"\nsettings.rounds = 1')
+    with pytest.raises(FedkinError, match="does not allow requests for its own vectors"):
+        learned(job, grid(tables), tmp_path)
 
 
 def test_a_node_may_give_more_weight_to_its_own_rows(tables, tmp_path):

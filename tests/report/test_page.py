@@ -9,12 +9,15 @@ from html.parser import HTMLParser
 import pytest
 
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
+from fedkin.methods.registry import PAPER_METHODS
 from fedkin.report import figures, html
 from fedkin.report.reading import read_record
 from fedkin.studies.store import Store
 from stores import accuracies_on_disk, fail_run, invent_run, invent_study, node_names, study
 
-METHODS = {method.name: method.title for method in KNOWN_METHODS.all()}
+METHODS = {
+    name: KNOWN_METHODS.get(name).title for name in KNOWN_METHODS.names() if name in PAPER_METHODS
+}
 EVIL = "<script>alert(1)</script>"
 
 
@@ -126,6 +129,14 @@ def test_any_selection_of_methods_gives_a_page(tmp_path, methods):
         second = max(set(methods) - {chosen}, key=lambda name: means[name])
         assert f"the best alternative, {METHODS[second]}, {means[second]:.3f}" in told
         assert f"The difference is +{means[chosen] - means[second]:.3f}" in told
+
+
+@pytest.mark.parametrize("methods", [["fedavg", "apfl"], ["fedavg", "fedfomo", "cobo"]])
+def test_the_page_says_which_methods_need_single_nodes_models(tmp_path, methods):
+    invent_study(tmp_path / "out", study(seed=[0, 1], method=methods))
+    told = " ".join("".join(Tags(html.render(read_record(tmp_path / "out"))).text).split())
+    said = "FedFomo and CoBo need single nodes' models: no secure aggregation." in told
+    assert said == ("cobo" in methods) == ("secure aggregation" in told)
 
 
 def test_several_cells_without_learned_weights_are_compared_too(tmp_path):

@@ -281,3 +281,19 @@ def test_a_file_that_cannot_be_read_says_why(change, message, everyone, tmp_path
     with pytest.raises(InputError, match=message) as caught:
         fedkin.Collaboration.load(path)
     assert ("damaged" in str(caught.value)) == ("damaged" in message)
+
+
+def test_an_owner_knows_which_node_it_is():
+    """Only where its own rows are those of the node of its name."""
+    from fedkin.training.joint import JointProblem, OwnerData
+
+    encode = lambda p: Points(p[0], (p[1] == "well").astype(np.int32))  # noqa: E731
+    nodes = {name: encode(points) for name, points in NODES.items()}
+    other = encode(VALIDATIONS["north"])
+    owners = {
+        "north": OwnerData(other, own=nodes["north"]),
+        "south": OwnerData(other),
+        "fold 1": OwnerData(other, own=nodes["north"]),
+    }
+    problem = JointProblem.build(nodes, owners, classes=np.arange(2))
+    assert [each.center.own_node for each in problem.problems.values()] == [0, None, None]

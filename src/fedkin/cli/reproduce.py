@@ -22,18 +22,6 @@ from fedkin.errors import InputError
 from fedkin.methods.registry import PAPER_METHODS, method_class
 from fedkin.studies.config import check_study
 
-PAPER_GRID: dict[str, dict[str, list[Any]]] = {
-    "bilevel": {
-        "learning_rate": [0.05, 0.02, 0.01],
-        "adjoint_learning_rate": [0.0005, 0.0002, 0.0001],
-        "period": [10, 20],
-        "outer_learning_rate": [0.025, 0.02, 0.015],
-    },
-    "ditto": {"proximal": [0.05, 0.1, 0.2]},
-    "pfedme": {"proximal": [5.0, 10.0, 15.0]},
-}
-"""The values that the paper chooses from; the other methods use the γ and τ of Bi-level."""
-
 
 def reproduce(
     context: typer.Context,
@@ -111,8 +99,13 @@ def _any_has_preset(methods: list[str]) -> bool:
 
 
 def _tuning(methods: list[str], solver: str) -> dict[str, Any]:
-    """Return what a study says about tuning, with the paper's grid."""
-    grid = {name: dict(values) for name, values in PAPER_GRID.items() if name in methods}
+    """Return what a study says about tuning, with the methods' grids; fedavg and local have none."""
+    grids = {name: method_class(name).tuning_grid for name in methods}
+    grid = {
+        name: {setting: list(values) for setting, values in own.items()}
+        for name, own in grids.items()
+        if own
+    }
     if not grid:
         raise InputError(
             "with --tune there is nothing to tune: fedavg and local use the γ and τ of Bi-level, so add "

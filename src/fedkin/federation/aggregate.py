@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.base import Request, WeightedSum, as_array
+from fedkin.federation.base import Request, RevealedEach, WeightedSum, as_array
 from fedkin.federation.series import Beginning, Item
 from fedkin.types import Array
 
@@ -31,6 +31,8 @@ def combine(
     places = tuple(np.asarray(items, int).reshape(-1, 2).T)
     rows = {}
     summed = isinstance(request, WeightedSum)
+    if isinstance(request, RevealedEach):  # model k is that of node k, and nobody works for another
+        models, places = 1, (np.zeros_like(places[1]), places[1])
     for name, array in replies.items():
         if not summed and not np.issubdtype(array.dtype, np.floating):
             array = array.astype(jnp.result_type(float))  # whole numbers have no NaN
@@ -47,7 +49,7 @@ def combine(
             found = {
                 name: _sums(counted, array) * _like(scale, array) for name, array in rows.items()
             }
-    if request.models is None:
+    if request.models is None or isinstance(request, RevealedEach):
         return {name: jnp.asarray(array[0]) for name, array in found.items()}
     return {name: jnp.asarray(array) for name, array in found.items()}
 

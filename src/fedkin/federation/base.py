@@ -1,7 +1,8 @@
 """The one seam between the center and the nodes: `Federation.exchange`.
 
 One exchange is one synchronization. The center says what it needs and gets no more: vectors as weighted
-sums over nodes, numbers of single nodes. Whoever needs single nodes' vectors has to say `Revealed`.
+sums over nodes, numbers of single nodes. Whoever needs single nodes' vectors has to say `Revealed`
+(or `RevealedEach`, where nodes are also sent different vectors).
 """
 
 from collections.abc import Mapping
@@ -196,6 +197,21 @@ class Revealed(Request):
 
     A node's owner has to allow it, and it is impossible where sums are secure. What does not arrive is NaN.
     """
+
+
+class RevealedEach(Revealed):
+    """Send every node vectors of its own, and ask for what it makes of them.
+
+    The vectors have a row for each node, and so have the replies. Besides that, it is `Revealed`.
+    """
+
+    def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:
+        if self.models != nodes:
+            raise InputError(
+                f"{self.task.name} needs a row of its vectors for each of {nodes} nodes, not "
+                f"{self.models or 'one for all'}"
+            )
+        return np.eye(nodes, dtype=bool)
 
 
 class Reply:

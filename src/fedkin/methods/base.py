@@ -1,6 +1,6 @@
 """What a method is: settings, a title, tasks for the nodes, and `init` and `step` for the center."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
 
@@ -84,6 +84,10 @@ class Method(Settings):
     """All that its nodes may be asked to do."""
     weighs_nodes: ClassVar[bool] = False
     """Whether it learns a weight for every node."""
+    reveals_models: ClassVar[bool] = False
+    """Whether it asks for single nodes' models (`Revealed`), so that sums cannot be secure."""
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """The values that its settings are tuned over."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:

@@ -5,12 +5,22 @@ from typing import Any, TypeVar
 
 from fedkin.errors import InputError
 from fedkin.federation.task import Task, slots_of
+from fedkin.methods.apfl.center import Apfl
+from fedkin.methods.apple.center import Apple
 from fedkin.methods.base import Method
 from fedkin.methods.bilevel.method import Bilevel
+from fedkin.methods.cobo.center import CoBo
 from fedkin.methods.ditto.center import Ditto
+from fedkin.methods.fedala.center import FedAla
+from fedkin.methods.fedamp.center import FedAmp
 from fedkin.methods.fedavg import FedAvg
+from fedkin.methods.fedfomo.center import FedFomo
+from fedkin.methods.finetune.center import FineTuning
+from fedkin.methods.ifca.center import Ifca
 from fedkin.methods.local import LocalTraining
+from fedkin.methods.pfedgraph.center import PFedGraph
 from fedkin.methods.pfedme.center import PFedMe
+from fedkin.methods.tawt.center import Tawt
 from fedkin.registry import Registry
 
 METHODS: Registry[type[Method]] = Registry("method", "fedkin.methods")
@@ -59,7 +69,23 @@ def _refuse_clashes(method: type[Method]) -> None:
                 )
 
 
-for own in (Bilevel, FedAvg, Ditto, PFedMe, LocalTraining):
+for own in (
+    Bilevel,
+    FedAvg,
+    FineTuning,
+    Tawt,
+    Ifca,
+    FedFomo,
+    FedAmp,
+    PFedGraph,
+    Apfl,
+    FedAla,
+    Apple,
+    CoBo,
+    Ditto,
+    PFedMe,
+    LocalTraining,
+):
     register(own)
 
 

@@ -289,7 +289,7 @@ def _spread(points: int, number: int) -> list[int]:
     """Put a few markers on a line, at different places on each line, so that all are visible."""
     if points <= 6:
         return list(range(points))
-    return sorted({(number + 1 + 6 * turn) * (points - 1) // 30 for turn in range(5)})
+    return sorted({(number % 6 + 1 + 6 * turn) * (points - 1) // 30 for turn in range(5)})
 
 
 def _paths_panel(axes: Any, record: Record, cell: Cell, label: str) -> list[Any]:

@@ -20,7 +20,7 @@ from fedkin.files import write_atomically
 from fedkin.report import charts, curves, everyone_charts, findings, tables
 from fedkin.report.everyone import SUMMARY_COLUMNS, Everyone, everyone_of, summary_entry
 from fedkin.report.reading import Cell, Record, Run
-from fedkin.report.style import group, palette, scenario_title
+from fedkin.report.style import group, palette, revealing, scenario_title
 from fedkin.studies.config import GRID_FIELDS
 from fedkin.version import __version__
 
@@ -94,6 +94,7 @@ def render(record: Record) -> str:
             accuracy_chart=_accuracy_chart(record, subject),
             cost_sentence=findings.cost_sentence(record, subject),
             cost_rows=_cost_rows(record),
+            revealing=revealing(record.labels.values()),
             everyone=_everyone(record),
             chapters=chapters,
             most_views=max(len(chapter.views) for chapter in chapters),
@@ -127,6 +128,7 @@ def _render_map(record: Record, script: str, digest: str, style: str) -> str:
             data=_data(record),
             grouped=False,
             request=record.request,
+            revealing=revealing([record.request["method"]]),
             warnings=record.request["warnings"],
         )
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedkin.errors import InputError
+from fedkin.messages import join_names
 from fedkin.methods.base import Method
 from fedkin.methods.registry import METHODS, method_class
 
@@ -92,6 +93,20 @@ def method_title(method: str) -> str:
     """Return a method's title; its name if it is not known here."""
     known = _known(method)
     return method if known is None else known.title
+
+
+def revealing(methods: Iterable[str]) -> str:
+    """Say which of some methods need single nodes' models; nothing if none does.
+
+    >>> revealing(["bilevel", "fedavg"])
+    ''
+    """
+    known = [found for found in map(_known, dict.fromkeys(methods)) if found is not None]
+    titles = [each.title for each in known if each.reveals_models]
+    if not titles:
+        return ""
+    need = "needs" if len(titles) == 1 else "need"
+    return f"{join_names(titles, most=len(titles))} {need} single nodes' models: no secure aggregation."
 
 
 def scenario_title(setting: str) -> str:

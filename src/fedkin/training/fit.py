@@ -110,6 +110,7 @@ def fit(
             keywords of `fit` (`cap`, and all from `preset` to `personal_steps`). `bilevel` learns the
             weights; `fedavg` gives all nodes the same; `local` trains on the validation data alone; `ditto`
             and `pfedme` train a model on all nodes alike and fit it to the validation data.
+            docs/rivals.md has ten more.
         cap: The largest weight that one node may get, from 1/K to 1. By default 1/3, or 2/K with fewer
             than six nodes. A smaller cap spreads trust over more nodes.
         seed: Decides everything random: the same seed gives the same result, bit for bit.

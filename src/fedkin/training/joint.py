@@ -41,7 +41,8 @@ class OwnerData(NamedTuple):
     validation: Points
     """What the weights are learned by."""
     own: Points | None = None
-    """What the owner trains on where a method lets it train alone; None for the validation data."""
+    """What the owner trains on where a method lets it train alone; None for the validation data. An owner
+    whose own data are those of the node of its name is that node."""
     test: Points | None = None
     """Points to report on; they decide nothing."""
     nodes: Sequence[str] | None = None
@@ -181,7 +182,7 @@ class JointProblem:
         problems = {
             name: Problem(
                 federation=federation,
-                center=center,
+                center=center.with_own_node(_own_node(name, owner, nodes)),
                 test=None if owner.test is None else prepare_points(chosen, owner.test),
                 seed=seed,
                 classes=classes,
@@ -254,8 +255,10 @@ class JointProblem:
         problem, place = self.problems[name], list(self.problems).index(name)
         center = problem.center.with_alone(meeting.view(self.alone, [place]))
         view = meeting.view(self.federation, self.nodes[name])
-        own_node = view.names.index(name) if name in view.names else None
-        return replace(problem, federation=view, center=center.with_own_node(own_node))
+        if center.own_node is not None:
+            place = view.names.index(name) if name in view.names else None
+            center = center.with_own_node(place)
+        return replace(problem, federation=view, center=center)
 
     def put_rows_back(
         self, models: Sequence[tuple[str, Vector, np.ndarray]], rows: np.ndarray
@@ -290,6 +293,13 @@ class JointProblem:
                 raise outcome
             found.append(outcome[0])
         return found, meeting.cost(self.federation)
+
+
+def _own_node(name: str, owner: OwnerData, nodes: Mapping[str, Points]) -> int | None:
+    """Return the place of the node that an owner is: the one of its name, if their data are the same."""
+    if owner.own is None or owner.own is not nodes.get(name):
+        return None
+    return list(nodes).index(name)
 
 
 def _places(asked: Sequence[str] | None, names: tuple[str, ...]) -> list[int] | None:

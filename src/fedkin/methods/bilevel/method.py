@@ -1,7 +1,7 @@
 """Bi-level as a method: its settings, and how open ones are chosen."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -168,6 +168,12 @@ class Bilevel(SvrgMethod):
         SMOOTHNESS,
     )
     weighs_nodes: ClassVar[bool] = True
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "learning_rate": (0.05, 0.02, 0.01),
+        "adjoint_learning_rate": (0.0005, 0.0002, 0.0001),
+        "period": (10, 20),
+        "outer_learning_rate": (0.025, 0.02, 0.015),
+    }
     learning_rate_place: ClassVar[tuple[str, ...]] = ("differentiation", "inner")
 
     cap: float | None = share()

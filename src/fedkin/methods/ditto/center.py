@@ -1,7 +1,8 @@
 """The center's part of Ditto (Li et al. 2021, its Algorithm 2), all nodes taking part."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +48,7 @@ class Ditto(PersonalizedMethod):
     dashes: ClassVar[tuple[float, ...]] = (3, 1.5)
     tasks = (DITTO_SHARED_ROUND, DITTO_PERSONAL_ROUND, SMOOTHNESS)
     default_proximal: ClassVar[float] = 0.1
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {"proximal": (0.05, 0.1, 0.2)}
 
     personal_steps: int | None = count()
 

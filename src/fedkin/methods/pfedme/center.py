@@ -1,7 +1,8 @@
 """The center's part of pFedMe (Dinh et al. 2020, its Algorithm 1), all nodes taking part."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +50,7 @@ class PFedMe(PersonalizedMethod):
     dashes: ClassVar[tuple[float, ...]] = (7, 2, 1.5, 2)
     tasks = (PFEDME_ROUND, PFEDME_PERSONAL_ROUND, SMOOTHNESS)
     default_proximal: ClassVar[float] = 5.0
+    tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {"proximal": (5.0, 10.0, 15.0)}
 
     def prepare(
         self, federation: Federation, center: Center, key: Key

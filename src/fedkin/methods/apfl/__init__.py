@@ -1,0 +1,1 @@
+"""APFL: adaptive personalized federated learning (Deng et al. 2020)."""

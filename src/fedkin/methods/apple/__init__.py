@@ -1,0 +1,1 @@
+"""APPLE: adaptive personalized cross-silo learning (Luo and Wu 2022)."""

@@ -1,0 +1,1 @@
+"""CoBo: collaborative learning by bilevel optimization (Hashemi et al. 2024)."""

@@ -1,0 +1,1 @@
+"""FedALA: adaptive local aggregation (Zhang et al. 2023)."""

@@ -1,0 +1,1 @@
+"""FedAMP: federated attentive message passing (Huang et al. 2021)."""

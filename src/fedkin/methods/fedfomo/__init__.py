@@ -1,0 +1,1 @@
+"""FedFomo: first-order model optimization (Zhang et al. 2021)."""

@@ -1,0 +1,1 @@
+"""FedAvg, then fine-tuning on the owner's own data."""

@@ -1,0 +1,1 @@
+"""IFCA: iterative federated clustering (Ghosh et al. 2020)."""

@@ -1,0 +1,1 @@
+"""TAWT: target-aware weighted training (Chen et al. 2021)."""
