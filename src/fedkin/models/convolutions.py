@@ -7,7 +7,7 @@ in the core's cache: so a few points are cut into windows and multiplied, then t
 A convolution is bilinear in images x and kernel K. So are its derivatives, and their derivatives are the same
 three maps again:
 
-- `convolve`: :math:`y = x * K`,
+- `convolve_windows`: :math:`y = x * K`,
 - `_kernel_product`: the gradient with respect to K, given x and that of y,
 - `_image_product`: the gradient with respect to x, given that of y and K.
 
@@ -36,7 +36,9 @@ FEW_WEIGHTS = 128
 transposed, which XLA does faster."""
 
 
-def convolve(images: Array, kernel: Array, geometry: Geometry, precision: Any = None) -> Array:
+def convolve_windows(
+    images: Array, kernel: Array, geometry: Geometry, precision: Any = None
+) -> Array:
     """Multiply every window of some images with a kernel.
 
     Args:
@@ -183,10 +185,10 @@ ad.defbilinear(
 ad.defbilinear(
     _kernel_gradient,
     lambda kernel, images, outputs, **settings: _image_product(outputs, kernel, **settings),
-    lambda kernel, images, outputs, **settings: convolve(images, kernel, **settings),
+    lambda kernel, images, outputs, **settings: convolve_windows(images, kernel, **settings),
 )
 ad.defbilinear(
     _image_gradient,
-    lambda images, outputs, kernel, **settings: convolve(images, kernel, **settings),
+    lambda images, outputs, kernel, **settings: convolve_windows(images, kernel, **settings),
     lambda images, outputs, kernel, **settings: _kernel_product(images, outputs, **settings),
 )

@@ -9,7 +9,7 @@ from jax import lax
 
 from fedkin.errors import InputError
 from fedkin.models.base import Statistics, as_float, point_loss, squared_norm
-from fedkin.models.convolutions import convolve
+from fedkin.models.layers import convolve
 from fedkin.models.pooling import max_pool
 from fedkin.models.windows import Geometry
 from fedkin.types import Array, Key, LearningTask, Params
@@ -98,12 +98,12 @@ class FedAvgCNN(_ImageNetwork):
     ) -> Array:
         """Compute the score of each class."""
         *convolutions, hidden, last = params
-        activations = as_float(inputs)
+        activations = _places_first(inputs)
         for layer in convolutions:
             outputs = _convolve(activations, layer["kernel"], width=5, border=0)
             # Pooling first gives the same as ReLU first, for a quarter of the work.
             activations = jax.nn.relu(max_pool(outputs, 2) + layer["bias"])
-        features = activations.reshape(len(inputs), -1)
+        features = activations.transpose(2, 0, 1, 3).reshape(len(inputs), -1)
         activations = jax.nn.relu(features @ hidden["kernel"] + hidden["bias"])
         return activations @ last["kernel"] + last["bias"]
 
@@ -184,28 +184,25 @@ class ResNet(_ImageNetwork):
         statistics: Statistics | None = None,
     ) -> Array:
         """Compute the score of each class."""
-        activations = jax.nn.relu(self._normalized(as_float(inputs), params["first"], 2))
+        activations = jax.nn.relu(self._normalized(_places_first(inputs), params["first"], 2))
         for number, block in enumerate(params["blocks"]):
             stride = 2 if number and number % 2 == 0 else 1
             inner = jax.nn.relu(self._normalized(activations, block["first"], stride))
             inner = self._normalized(inner, block["second"], 1)
-            around = activations[:, ::stride, ::stride]
+            around = activations[::stride, ::stride]
             if "around" in block:
                 around = around @ block["around"]["kernel"] + block["around"]["bias"]
             activations = jax.nn.relu(inner + around)
-        features = jnp.mean(activations, axis=(1, 2))
+        features = jnp.mean(activations, axis=(0, 1))
         return features @ params["last"]["kernel"] + params["last"]["bias"]
 
     def _normalized(self, images: Array, layer: dict[str, Array], stride: int) -> Array:
         """Convolve, and normalize every group of channels of each point."""
         outputs = _convolve(images, layer["kernel"], width=3, border=1, stride=stride)
-        points, _, _, channels = outputs.shape
-        places = outputs.reshape(points, -1, channels)
-        mean = self._group_mean(jnp.mean(places, axis=1))
-        centered = places - mean[:, None]
-        variance = self._group_mean(jnp.mean(jnp.square(centered), axis=1))
+        centered = outputs - self._group_mean(jnp.mean(outputs, axis=(0, 1)))
+        variance = self._group_mean(jnp.mean(jnp.square(centered), axis=(0, 1)))
         factor = layer["scale"] * lax.rsqrt(variance + VARIANCE_FLOOR)
-        return (centered * factor[:, None] + layer["offset"]).reshape(outputs.shape)
+        return centered * factor + layer["offset"]
 
     def _group_mean(self, channel_means: Array) -> Array:
         """Average the means of the channels (point, channel) over each group of channels."""
@@ -214,10 +211,15 @@ class ResNet(_ImageNetwork):
         return jnp.repeat(means, channels // self.groups, axis=1)
 
 
+def _places_first(inputs: Array) -> Array:
+    """Return images with the axes (row, column, point, channel), as `convolve` takes them."""
+    return as_float(inputs).transpose(1, 2, 0, 3)
+
+
 def _convolve(images: Array, kernel: Array, *, width: int, border: int, stride: int = 1) -> Array:
     """Convolve with a square kernel that is a matrix (pixel of the window and channel, output)."""
     geometry = Geometry(
-        (images.shape[1], images.shape[2]),
+        images.shape[:2],
         (width, width),
         (stride, stride),
         ((border, border), (border, border)),

@@ -15,13 +15,15 @@ MOST_SLICES = 16
 def max_pool(images: Array, width: int) -> Array:
     """Take the maximum of square windows that do not overlap; what is left at the border does not count.
 
-    >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1), 2)[0, :, :, 0].tolist()
+    Images have the axes (row, column, point, channel).
+
+    >>> max_pool(jnp.arange(16.0).reshape(4, 4, 1, 1), 2)[:, :, 0, 0].tolist()
     [[5.0, 7.0], [13.0, 15.0]]
     """
     found = maximum_of_windows(
         images,
-        window_dimensions=(1, width, width, 1),
-        window_strides=(1, width, width, 1),
+        window_dimensions=(width, width, 1, 1),
+        window_strides=(width, width, 1, 1),
         padding=((0, 0),) * 4,
         base_dilation=(1,) * 4,
         window_dilation=(1,) * 4,

@@ -1,7 +1,7 @@
 """A model's convolutions and pooling in the form that is fast on CPUs, whoever wrote the model.
 
 `with_fast_layers` traces a function, and computes what it does with convolutions replaced by matrix
-products (`convolutions.py`), and pooling by comparisons or sums of slices, whose derivatives are cheap. The
+products (`layers.py`), and pooling by comparisons or sums of slices, whose derivatives are cheap. The
 numbers are the same to rounding. Everything else, and what is unusual (dilation, groups, layers inside a
 function with derivatives of its own), runs as it was written.
 """
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, primitives
 
-from fedkin.models.convolutions import convolve
+from fedkin.models.layers import convolve
 from fedkin.models.operations import inner_functions
 from fedkin.models.pooling import maximum_of_windows, sum_of_windows
 from fedkin.models.windows import Geometry
@@ -112,13 +112,13 @@ def _convolution(
         return None
     ordered_kernel = lax.transpose(kernel, (*offsets, channel_in, output))
     found = convolve(
-        lax.transpose(images, (point, *places, channel)),
+        lax.transpose(images, (*places, point, channel)),
         ordered_kernel.reshape(-1, kernel.shape[output]),
         geometry,
         precision,
     )
     point_out, output_out, *places_out = dimension_numbers.out_spec
-    wanted = (point_out, *places_out, output_out)
+    wanted = (*places_out, point_out, output_out)
     return lax.transpose(found, tuple(wanted.index(axis) for axis in range(found.ndim)))
 
 

@@ -1,7 +1,7 @@
 """Windows of images: cutting them out for a matrix product, and adding them up again.
 
 Images have the axes (point, places…, channel), windows (point, places…, pixel of the window and channel),
-for any number of axes of places.
+for any number of axes of places. In `cut_windows_of_planes`, images and windows are transposed.
 """
 
 import math
@@ -63,6 +63,26 @@ def cut_windows(images: Array, geometry: Geometry) -> Array:
         ]
         cut = jnp.concatenate(pieces, axis=-1)
     return cut
+
+
+def cut_windows_of_planes(planes: Array, geometry: Geometry) -> Array:
+    """Cut out all windows of images with the axes (channel, places…, point).
+
+    Every slice is a few long pieces, however few channels there are.
+
+    Returns:
+        (pixel of the window and channel, places and point).
+    """
+    cut = _with_border(planes, geometry.padding)[None]
+    sizes = zip(geometry.window, geometry.strides, geometry.positions, strict=True)
+    for axis, (window, stride, positions) in reversed(list(enumerate(sizes, start=2))):
+        length = (positions - 1) * stride + 1
+        pieces = [
+            lax.slice_in_dim(cut, offset, offset + length, stride, axis=axis)
+            for offset in range(window)
+        ]
+        cut = jnp.concatenate(pieces)
+    return cut.reshape(geometry.pixels * len(planes), -1)
 
 
 def add_windows(windows: Array, geometry: Geometry) -> Array:
