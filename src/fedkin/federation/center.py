@@ -61,7 +61,7 @@ class Center:
         self.alone: Federation = own
         """What the owner trains on alone, as a federation of one node: D_0, unless other data are given."""
         self.own_node: int | None = None
-        """The owner's place among the nodes that it asks, if what it trains on alone is such a node's data."""
+        """The owner's place among the nodes that it asks, if it trains alone on such a node's data."""
         self.data = own.data
         """D_0 in mini-batches, as those of the only node in a stack."""
         self._foreign = own.evaluate_foreign

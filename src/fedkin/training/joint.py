@@ -130,7 +130,7 @@ class JointProblem:
             seed=seed,
             numbers=_numbers(places.values(), len(nodes)),
         )
-        return cls.around(
+        found = cls.around(
             federation,
             owners,
             classes=classes,
@@ -138,6 +138,13 @@ class JointProblem:
             batch_size=batch_size,
             seed=seed,
         )
+        problems = {
+            name: replace(
+                own, center=own.center.with_own_node(_own_node(name, owners[name], nodes))
+            )
+            for name, own in found.problems.items()
+        }
+        return replace(found, problems=problems)
 
     @classmethod
     def around(
@@ -182,7 +189,7 @@ class JointProblem:
         problems = {
             name: Problem(
                 federation=federation,
-                center=center.with_own_node(_own_node(name, owner, nodes)),
+                center=center,
                 test=None if owner.test is None else prepare_points(chosen, owner.test),
                 seed=seed,
                 classes=classes,
