@@ -16,6 +16,7 @@ from fedkin.data.table_request import OwnersTables
 from fedkin.data.tables import read_table
 from fedkin.errors import FedkinError, InputError
 from fedkin.flower.jobs.kept_runs import KeptRuns
+from fedkin.flower import wire
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_memory import NodeMemory
@@ -213,14 +214,12 @@ def test_no_row_crosses_the_wire(tables, tmp_path):
     )
     numbers = []
     for message in [*nodes.sent, *nodes.received]:
-        for record in message.content.array_records.values():
-            assert {array.shape[-1] for array in record.values()} <= {size}
-        for record in message.content.config_records.values():
-            for value in record.values():
-                each = (
-                    re.findall(r"-?\d+\.\d+(?:e-?\d+)?", value) if isinstance(value, str) else value
-                )
-                numbers += np.ravel(np.asarray(each, float)).tolist()
+        (kind,) = message.content.config_records
+        parcel = wire.unpack(kind, message.content, 100 * size)
+        assert {array.shape[-1] for array in parcel.vectors.values()} <= {size}
+        for value in parcel.values.values():
+            each = re.findall(r"-?\d+\.\d+(?:e-?\d+)?", value) if isinstance(value, str) else value
+            numbers += np.ravel(np.asarray(each, float)).tolist()
     assert len(numbers) > 100  # means and squared deviations, scores, slopes
     for cell in cells[np.isfinite(cells)]:
         assert np.abs(np.array(numbers) - cell).min() > 1e-7

@@ -72,7 +72,7 @@ class AdviceJob:
         if (out / result_directory.ADVICE).exists():
             raise InputError(f"{out} has a finished result: choose another directory")
         keys = self.keys
-        kept = KeptRuns.beside(out, keys.digest())
+        kept = KeptRuns.of_result(out, keys.digest())
         kept.check(resume=resume)
         nodes, summaries = self._nodes(messenger, kept, resume=resume)
         tables = AgreedTables.agree(keys, summaries, keys.own, keys.test, owner_trains=True)
