@@ -15,8 +15,8 @@ from fedkin.data.table_federation import federate_owners
 from fedkin.data.table_request import OwnersTables
 from fedkin.data.tables import read_table
 from fedkin.errors import FedkinError, InputError
-from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower import wire
+from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_memory import NodeMemory
