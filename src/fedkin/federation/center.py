@@ -100,6 +100,7 @@ class Center:
             center.objective = objective
             center.alone = alone
             center.data = pool.of_node(slice(place, place + 1))
+            center.own_node = None
             center._foreign = None
             center._inputs = jnp.asarray(own.inputs)
             center._labels = np.asarray(own.labels)
