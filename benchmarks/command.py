@@ -131,7 +131,7 @@ def larger(
         if name not in LARGER:
             raise InputError(f"--network {name!r} is unknown; choose one of {', '.join(LARGER)}")
     limits = work.measure_limits(_cores())
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in network or LARGER:
         for count in nodes or (20, 100):
             problem = LargerProblem(name, nodes=count)
@@ -142,6 +142,7 @@ def larger(
                 outcome = contests.run_contest(problem, contest, limits, repeats)
                 ratios = {"ratio": outcome.ratio, "module_ratio": outcome.module_ratio}
                 rows.append(asdict(outcome) | ratios | {"nodes": count})
+                notes.print(_one_line(rows[-1]))
             rows[-1] |= {"torch_threads": threads}
             if memory:
                 notes.print(f"{name}, {count} nodes: memory and compilation …")
@@ -220,6 +221,32 @@ def everyone(
     )
 
 
+@app.command("fit")
+def whole_fit(
+    nodes: Annotated[int, typer.Option(min=2, help="Nodes in the federation.")] = 20,
+    similar: Annotated[int, typer.Option(min=1, help="How many of them are like the owner.")] = 7,
+    points: Annotated[int, typer.Option(min=50, help="Images per node.")] = 400,
+    synchronizations: Annotated[int, typer.Option(min=1, help="When to stop.")] = 100,
+    json: JsonOption = False,
+) -> None:
+    """Run `fedkin.fit` with `cnn-fedavg` on Fashion-MNIST: weights, accuracy, memory and time."""
+    if similar >= nodes:
+        raise InputError(f"--similar {similar} must be fewer than --nodes {nodes}")
+    # Heavy imports.
+    from benchmarks.whole_fit import fit_whole
+
+    found = fit_whole(nodes, similar, points, synchronizations, on_step=notes.print)
+    if json:
+        print_json(asdict(found), schema="whole-fit/1")
+        return
+    results.print(
+        f"{found.synchronizations} synchronizations in {found.seconds:.0f} s ({found.stopped}). The "
+        f"{found.similar_nodes} nodes like the owner have {found.similar_weight:.3f} of the weight; accuracy "
+        f"{found.accuracy:.3f}; {found.peak_megabytes:,.0f} MB at most."
+    )
+    results.print(", ".join(f"{name} {weight:.3f}" for name, weight in found.weights.items()))
+
+
 def _need(*packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -249,6 +276,14 @@ def _larger_probes(probe: Callable[..., dict[str, Any]], name: str, nodes: int) 
         "first_call_seconds": first["first_call_seconds"],
         "second_process_seconds": second["first_call_seconds"],
     }
+
+
+def _one_line(row: dict[str, Any]) -> str:
+    """Say what one contest found, as soon as it has."""
+    return (
+        f"  loop {row['torch_seconds'] * 1e3:.2f} ms, JAX {row['fedkin_seconds'] * 1e3:.2f} ms "
+        f"({row['ratio']:.2f}), module {row['module_seconds'] * 1e3:.2f} ms ({row['module_ratio']:.2f})"
+    )
 
 
 def _show_larger(answer: dict[str, Any]) -> None:

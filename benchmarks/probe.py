@@ -63,11 +63,11 @@ def scaling(nodes: int, points: int, seconds: float = 4.0) -> dict[str, Any]:
         "points": points,
         "node_step_microseconds": float(np.median(times)) / (nodes * PERIOD) * 1e6,
         "data_megabytes": nodes * points * int(np.prod(problem.model.image_shape)) / 1e6,
-        "peak_megabytes": _peak_bytes() / 1e6,
+        "peak_megabytes": peak_bytes() / 1e6,
     }
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """Return the most memory that this process has held."""
     status = Path("/proc/self/status")
     if status.exists():  # what `getrusage` says here includes the process that started this one
@@ -120,7 +120,7 @@ def larger(network: str, nodes: int, side: str, cache: str | None) -> dict[str, 
             began = time.perf_counter()
             MAIN_TASKS[name](engine, theta)
             seconds[name] = time.perf_counter() - began
-    return {"first_call_seconds": seconds, "peak_megabytes": _peak_bytes() / 1e6}
+    return {"first_call_seconds": seconds, "peak_megabytes": peak_bytes() / 1e6}
 
 
 if __name__ == "__main__":

@@ -39,13 +39,14 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
     for row in owners:
         true.setdefault(row["group"], set()).add(row["name"])
     known = None not in true
-    learned = found["matrix"] is not None and run.method == "bilevel"
+    matrix = found["matrix"] if run.method == "bilevel" else None
+    learned = matrix is not None
     groups = {frozenset(group) for group in found["found_groups"]}
     for place, row in enumerate(owners):
         share = None
-        if learned and known and found["matrix"][place] is not None:
+        if matrix is not None and known and matrix[place] is not None:
             kin = [other["group"] == row["group"] for other in owners]
-            share = float(np.array(found["matrix"][place])[kin].sum())
+            share = float(np.array(matrix[place])[kin].sum())
         yield {
             "cell": run.cell.short_title,
             "model": run.config["model"],
@@ -82,9 +83,10 @@ def _order(column: pd.Series) -> pd.Series:
 
 def tables(results: pd.DataFrame) -> str:
     """Return a table for each cell and model, as Markdown."""
+    kinds = sorted(set(zip(results["cell"], results["model"], strict=True)))
     return "\n".join(
-        _table(str(cell), str(model), own)
-        for (cell, model), own in results.groupby(["cell", "model"], sort=True)
+        _table(cell, model, results.query("cell == @cell and model == @model"))
+        for cell, model in kinds
     )
 
 
@@ -97,7 +99,7 @@ def _table(cell: str, model: str, results: pd.DataFrame) -> str:
         f"|---|{'---:|' * (len(SUMMARIES) + 3)}",
     ]
     for method, own in results.groupby("method", sort=False):
-        numbers = _over_seeds(own, results[results["method"] == "local"])
+        numbers = _over_seeds(own, results.query("method == 'local'"))
         best = [_entry(name, numbers[name]) for name in SUMMARIES]
         runs = own.drop_duplicates("seed")
         costs = [runs["synchronizations"].mean(), runs["megabytes"].mean(), runs["seconds"].mean()]
@@ -111,7 +113,7 @@ def _table(cell: str, model: str, results: pd.DataFrame) -> str:
             "",
             f"Share of its weight that an owner gives to its own group: {shares.mean():.4f} in the mean, "
             f"{shares.min():.4f} at least, over {len(shares)} owners of {len(runs)} runs. The groups were "
-            f"found exactly in {int(runs['groups_found'].astype(bool).sum())} of {len(runs)} runs.",
+            f"found exactly in {list(runs['groups_found'].astype(bool)).count(True)} of {len(runs)} runs.",
         ]
     return "\n".join([*lines, ""])
 
@@ -120,8 +122,10 @@ def _over_seeds(own: pd.DataFrame, local: pd.DataFrame) -> Mapping[str, Sequence
     """Summarize every seed's nodes; return the list of each number over seeds."""
     found: dict[str, list[float]] = {name: [] for name in SUMMARIES}
     for seed, one in own.groupby("seed"):
-        table = one.set_index("owner")[["test_points", "accuracy"]]
-        table.columns = pd.Index(["points", "score"])
+        table = pd.DataFrame(
+            {"points": one["test_points"].to_numpy(), "score": one["accuracy"].to_numpy()},
+            index=pd.Index(one["owner"]),
+        )
         alone = local[local["seed"] == seed].set_index("owner")["accuracy"]
         if len(alone) and one["method"].iloc[0] != "local":
             table = table.assign(local=alone)

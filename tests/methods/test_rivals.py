@@ -180,7 +180,7 @@ def test_an_open_step_size_suits_everybody():
     method = METHODS.get("ifca")()
     outside, _ = method.choose_descent(problem.federation, problem.center, jax.random.key(0))
     inside, cost = method.choose_descent(
-        problem.federation, problem.center.of_node("north"), jax.random.key(0)
+        problem.federation, problem.center.with_own_node(0), jax.random.key(0)
     )
     assert isinstance(inside, Descent)
     assert outside.learning_rate <= inside.learning_rate

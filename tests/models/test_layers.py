@@ -121,7 +121,7 @@ def test_the_form_with_less_work_is_chosen(name, chosen):
 def test_multiplications_are_those_of_the_products():
     """The count that decides is the one of the traced code."""
     geometry, channels, outputs = LAYERS["resnet, 14 x 14"]
-    traced = jax.make_jaxpr(lambda *both: _by_frequencies(*both, geometry))(
+    traced = jax.make_jaxpr(lambda images, kernel: _by_frequencies(images, kernel, geometry))(
         jnp.zeros((*geometry.image, 5, channels)), jnp.zeros((geometry.pixels * channels, outputs))
     )
     counted = frequencies.count_multiplications(5, channels, outputs, geometry)

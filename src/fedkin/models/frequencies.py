@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.typing import NDArray
 
 from fedkin.models.windows import Geometry
 from fedkin.types import Array
@@ -32,11 +33,11 @@ from fedkin.types import Array
 class _Axis(NamedTuple):
     """The complex matrices of one axis of places."""
 
-    images: np.ndarray
+    images: NDArray[np.complex128]
     """(frequency, pixel)."""
-    kernel: np.ndarray
+    kernel: NDArray[np.complex128]
     """(frequency, pixel of the window)."""
-    outputs: np.ndarray
+    outputs: NDArray[np.complex128]
     """(place, frequency): the way back, for those places alone that have a window."""
 
 
@@ -114,17 +115,17 @@ def _transforms(geometry: Geometry) -> _Transforms:
     half = size // 2 + 1
     # The other half of the frequencies are conjugates: they double the real part of the sum.
     twice = np.where((np.arange(half) == 0) | (2 * np.arange(half) == size), 1, 2)
-    back = rows.outputs[:, :half] * twice
-    real, imaginary = columns.outputs.real, columns.outputs.imag
+    back: NDArray[np.complex128] = rows.outputs[:, :half] * twice
+    real, imaginary = np.real(columns.outputs), np.imag(columns.outputs)
     combined_real = _alternate(real + imaginary, imaginary - real, -imaginary)
     combined_imaginary = _alternate(imaginary - real, -real - imaginary, real)
     return _Transforms(
-        image_rows=_alternate(rows.images[:half].real.T, rows.images[:half].imag.T).T,
+        image_rows=_alternate(np.real(rows.images[:half]).T, np.imag(rows.images[:half]).T).T,
         image_columns=_column_planes(columns.images),
-        kernel_rows=_alternate(rows.kernel[:half].real.T, rows.kernel[:half].imag.T).T,
+        kernel_rows=_alternate(np.real(rows.kernel[:half]).T, np.imag(rows.kernel[:half]).T).T,
         kernel_columns=_column_planes(columns.kernel),
         output_columns=np.concatenate([combined_real, combined_imaginary]),
-        output_rows=_alternate(back.real, -back.imag),
+        output_rows=_alternate(np.real(back), -np.imag(back)),
     )
 
 
@@ -139,7 +140,7 @@ def _axis(geometry: Geometry, axis: int) -> _Axis:
     frequencies = np.arange(length)
     places = geometry.strides[axis] * np.arange(geometry.positions[axis])
 
-    def waves(of: np.ndarray) -> np.ndarray:
+    def waves(of: np.ndarray) -> NDArray[np.complex128]:
         # Whole turns are taken off, so that the angles are exact.
         return np.exp(2j * np.pi * (np.outer(frequencies, of) % length) / length)
 
@@ -152,10 +153,10 @@ def _length(geometry: Geometry, axis: int) -> int:
     return geometry.image[axis] + max(geometry.padding[axis])
 
 
-def _column_planes(matrix: np.ndarray) -> np.ndarray:
+def _column_planes(matrix: NDArray[np.complex128]) -> np.ndarray:
     """Return the real matrix from (real parts, imaginary parts) to the three planes of each frequency."""
-    real = np.concatenate([matrix.real, -matrix.imag], axis=1)
-    imaginary = np.concatenate([matrix.imag, matrix.real], axis=1)
+    real = np.concatenate([np.real(matrix), -np.imag(matrix)], axis=1)
+    imaginary = np.concatenate([np.imag(matrix), np.real(matrix)], axis=1)
     return _alternate(real.T, imaginary.T, (real + imaginary).T).T
 
 

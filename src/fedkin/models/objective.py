@@ -103,9 +103,16 @@ class Objective:
         leaves = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
         return jax.tree.unflatten(self.structure, leaves)
 
+    def flatten(self, params: Params) -> Vector:
+        """Return parameters as one vector."""
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+
     def batch_loss(self, vector: Vector, batch: Batch) -> Array:
         """Return the loss of one mini-batch. A node's loss is the mean over its mini-batches."""
-        params = self.unflatten(vector)
+        return self.loss_of_parameters(self.unflatten(vector), batch)
+
+    def loss_of_parameters(self, params: Params, batch: Batch) -> Array:
+        """Return the loss of one mini-batch, given the parameters as the model arranges them."""
         mask = None if batch.weights is None else batch.weights > 0
         losses = self.model.loss(self.model.apply(params, batch.inputs, mask=mask), batch.labels)
         data_loss = jnp.mean(losses) if batch.weights is None else batch.weights @ losses
@@ -181,4 +188,4 @@ def _init(objective: Objective, key: Key) -> Vector:
     params = objective.model.init(
         key, jnp.zeros((2, *objective.point_shape), objective.point_dtype)
     )
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    return objective.flatten(params)

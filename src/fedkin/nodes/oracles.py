@@ -39,11 +39,15 @@ def batch_loss_and_difference(
     objective: Objective, point: Vector, reference: Vector, batch: Batch
 ) -> tuple[Array, Vector]:
     """Return one mini-batch's loss at a point, and its gradient there minus that at another point."""
-    points, of_point = jnp.stack([point, reference]), partial(batch_loss_and_gradient, objective)
     if objective.is_heavy(batch.labels.shape[-1]):
-        losses, gradients = lax.map(lambda own: of_point(own, batch), points)
-    else:  # both points in one pass over the mini-batch
-        losses, gradients = jax.vmap(of_point, (0, None))(points, batch)
+        # Subtracted part by part: XLA would put two vectors together and subtract them in one slow loop.
+        of_parameters = jax.value_and_grad(objective.loss_of_parameters)
+        loss, gradient = of_parameters(objective.unflatten(point), batch)
+        _, other = of_parameters(objective.unflatten(reference), batch)
+        return loss, objective.flatten(jax.tree.map(jnp.subtract, gradient, other))
+    # Both points in one pass over the mini-batch.
+    of_point = partial(batch_loss_and_gradient, objective)
+    losses, gradients = jax.vmap(of_point, (0, None))(jnp.stack([point, reference]), batch)
     return losses[0], gradients[0] - gradients[1]
 
 
