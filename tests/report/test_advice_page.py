@@ -79,7 +79,7 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
                 "About 10 more correct predictions per 100 new cases if you join: 80 instead of 70.",
                 "Very sure",
                 "0 to 20 more correct predictions",
-                "Most of all with north",
+                "With north",
             ],
         ),
         (
@@ -90,7 +90,7 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
         (
             "join",
             Interval(0.2, -0.01, 0.41),
-            ["Should you join? Yes.", "Fairly sure that it helps", "fewer than 1 of 20"],
+            ["Should you join? Yes.", "Fairly sure that it helps", "less than once in 20 times"],
         ),
         (
             "unclear",

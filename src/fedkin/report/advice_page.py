@@ -91,7 +91,7 @@ def _gain_sentence(advice: Advice) -> str:
         if advice.verdict == "alone":
             return f"You would lose: a{change}." if after < before else f"A{change}, by chance."
         return f"A{change}{', which may be chance' if advice.verdict == 'unclear' else ''}."
-    same = f"About {before} of 100 new cases are predicted correctly either way."
+    same = f"About {before} of 100 new cases were predicted correctly either way."
     if advice.verdict != "join":
         return same
     return f"{same} But the model knows better how sure it may be of each prediction."
@@ -108,8 +108,8 @@ def _sureness(advice: Advice) -> str:
         first = f"Very sure that it helps: chance would hardly ever show this on {rows} rows."
     elif advice.verdict == "join":
         first = (
-            f"Fairly sure that it helps: chance alone would show this in fewer than 1 of 20 sets of {rows} "
-            "rows. Less sure how much."
+            f"Fairly sure that it helps: if it did not, {rows} rows would look like this less than once in "
+            "20 times. How much it helps is less sure."
         )
     elif certain:
         first = f"Very sure: every way of joining clearly does worse on your {rows} rows."
@@ -141,20 +141,21 @@ def _partners(advice: Advice) -> str:
         return "With nobody. The model to use was trained on your own rows only."
     own, others = f"your own rows count {advice.own_share:.0%}", advice.named_shares
     if advice.verdict == "join":
-        return f"Most of all with {others}. In the model, {own}."
-    return f"Nobody yet, for certain. In the model to use until then, {own}; the others: {others}."
+        return f"With {others}. In the model, {own}."
+    until_then = f"In the model to use until then, {own}; the others: {others}."
+    return f"Nobody can be named for certain yet. {until_then}"
 
 
 def _next_step(advice: Advice) -> str:
     if advice.verdict == "join":
         return (
-            "Use the model in this directory: it was trained with the nodes and with your own rows."
+            "Use the model beside this page: it was trained with the others and with your own rows."
         )
     if advice.verdict == "alone":
-        return "Use the model in this directory: it was trained on your own rows only."
+        return "Use the model beside this page."
     return (
-        "Collect more rows and ask again. Until then, use the model in this directory: it mixes what you "
-        "know alone with what the others know, and usually does about as well as the better of the two."
+        "Collect more rows and ask again. Until then, use the model beside this page: it mixes what "
+        "you know alone with what the others know, and usually does about as well as the better of the two."
     )
 
 
