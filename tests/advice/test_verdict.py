@@ -1,11 +1,16 @@
 """The statistics of a verdict, against closed forms and brute force."""
 
 import itertools
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from fedkin.advice.candidates import ALL_ROWS, Federated, Splits, fold_name
+from fedkin.advice.conclusion import weight_table
 from fedkin.advice.verdict import Gain, cross_fit, gain, mix, weight_intervals
+from fedkin.federation.base import Cost
 from fedkin.training.alone import OwnRows, add_ones, losses
 
 
@@ -88,3 +93,22 @@ def test_a_node_whose_folds_agree_still_has_an_interval():
     low, high = weight_intervals(np.array([0.0, 0.4, 0.6]), of_folds, cap=1.0)
     assert low[0] == 0
     assert high[0] > 0.05
+
+
+def test_weights_above_the_cap_where_a_node_is_lost_lie_in_their_intervals():
+    weights = np.array([0.571, 0.429, 0.0])
+    splits = Splits(np.zeros((2, 10), int), folds=2, seed=0)
+    names = [ALL_ROWS, *(fold_name(repeat, fold) for repeat in range(2) for fold in range(2))]
+    federated = Federated(
+        joined={},
+        without=np.zeros(0),
+        weights=dict.fromkeys(names, weights),
+        cost=Cost(),
+        objective=cast(Any, None),
+        point_shape=(1,),
+        present=np.array([True, True, False]),
+    )
+    rows = pd.Series({"a": 20, "b": 20, "c": 20})
+    table = weight_table(splits, federated, np.array([0.1, 0.3, 0.3, 0.3]), rows, 10, cap=0.4)
+    assert (table["low"] <= table["weight"]).all()
+    assert (table["weight"] <= table["high"]).all()

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 
+from fedkin.errors import InputError
 from fedkin.flower.jobs.advice import AdviceJob
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.jobs.writing import write_job
@@ -20,10 +21,11 @@ FILES = ["--node", "a.csv", "--node", "b.csv", "--node", "c.csv"]
 
 @pytest.fixture
 def tables(tmp_path):
-    for seed, name in enumerate(("a", "b", "c", "own")):
+    rows = {"a": 40, "b": 40, "c": 40, "own": 40, "few": 8}
+    for seed, (name, count) in enumerate(rows.items()):
         draw = np.random.default_rng(seed)
-        outcome = np.where(draw.uniform(size=40) < 0.5, "yes", "no")
-        pd.DataFrame({"age": draw.normal(size=40), "outcome": outcome}).to_csv(
+        outcome = np.where(draw.uniform(size=count) < 0.5, "yes", "no")
+        pd.DataFrame({"age": draw.normal(size=count), "outcome": outcome}).to_csv(
             tmp_path / f"{name}.csv", index=False
         )
 
@@ -65,6 +67,8 @@ def test_a_node_that_is_the_owner_is_none_any_more(command, tables, tmp_path):
     [
         ([*FILES, "--own", "own.csv"], "add --advise"),
         (["--advise", *FILES], "whose question is it"),
+        (["--advise", *FILES[:4], "--owner", "a"], "one node"),
+        (["--advise", *FILES, "--own", "few.csv"], "the owner has 8 rows"),
         (["--advise", *FILES, "--validation", "own.csv"], "--own FILE"),
         (["--advise", *FILES, "--owner", "c", "--validation-fraction", "0.2"], "into folds"),
         (["--advise", "--all", *FILES], "give one of them"),
@@ -82,3 +86,12 @@ def test_options_of_learning_are_refused_before_anything_runs(refused, command, 
     assert command(*INIT, "--advise", *FILES, "--own", "own.csv", *LABEL).status == 0
     line = refused("federation", "run", "trial", "--out", "r", "--method", "fedavg")
     assert "four candidates" in line
+
+
+def test_a_seed_that_would_be_another_one_is_refused(tables, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(
+        f'own = "own.csv"\nlabel = "outcome"\nseed = {2**32 + 7}\n[federation]\nnodes = 3\n'
+    )
+    with pytest.raises(InputError, match="seed"):
+        load_job(job)

@@ -1,5 +1,6 @@
 """Several owners of a federation whose nodes may fail: the same numbers, and who waits for whom."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 from federation.attended import NOTHING, AttendedSimulation
 from federation.test_together import JOBS, NODES, assert_same, federation, rounds, share
-from fedkin.errors import DivergedError
+from fedkin.errors import DivergedError, InputError
 from fedkin.federation.attendance import DROPS, STRIKES, LostOwnerError
 from fedkin.federation.base import PerNode, WeightedSum
 from fedkin.federation.owners import ALONE
@@ -97,7 +98,7 @@ def test_numbers_that_are_bad_for_one_owner_are_no_strike_for_others():
     outcomes, _ = share([job, {**job, "rate": 2.0}], engine)
     assert_same(outcomes[0], rounds(federation(), **job))
     assert engine.present.all()
-    assert "left out of one owner's sum" in engine.end_step()[0]
+    assert "left out of one sum" in engine.end_step()[0]
     left, _ = rounds(federation(), weights=[4 / 7, 3 / 7, 0], key=1, count=5, rate=2.0)
     np.testing.assert_allclose(outcomes[1][0][-1], left[-1], rtol=1e-4, atol=1e-5)
 
@@ -128,12 +129,19 @@ def test_an_owner_that_can_only_get_bad_numbers_has_diverged():
     assert_same(other, rounds(federation(), **JOBS[0]))
 
 
-@pytest.mark.parametrize("what", [{"weights": [np.nan, 0.5, 0.5]}, {"rate": 1e9}])
-def test_what_no_node_would_accept_ends_the_owner_that_asks_for_it(alone, what):
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ({"weights": [np.nan, 0.5, 0.5]}, DivergedError, "try a smaller learning_rate"),
+        ({"rate": 1e9}, InputError, r"learning_rate is 1e\+09; nodes accept 0 to 1000"),
+    ],
+)
+def test_what_no_node_would_accept_ends_the_owner_that_asks_for_it(alone, what, error, words):
     """The numbers are not finite after the first exchange, or out of range; the others continue."""
     engine = attended()
-    diverged, other = share([{**JOBS[0], **what}, JOBS[0]], engine)[0]
-    assert isinstance(diverged, DivergedError)
+    refused, other = share([{**JOBS[0], **what}, JOBS[0]], engine)[0]
+    assert isinstance(refused, error)
+    assert re.search(words, str(refused))
     assert_same(other, alone[0])
 
 

@@ -128,7 +128,8 @@ def weight_table(
             for repeat in range(len(splits.of_rows))
         ]
     )
-    low, high = weight_intervals(learned, of_folds, cap)
+    # Where nodes are lost, the others may have more than the cap.
+    low, high = weight_intervals(learned, of_folds, max(cap, float(learned.max())))
     node_rows = rows_of_nodes.to_numpy()
     capped = capped_nodes(dict(zip(rows_of_nodes.index, learned, strict=True)), cap)
     ways = (np.full(len(node_rows), 1 / len(node_rows)), node_rows / node_rows.sum(), learned)

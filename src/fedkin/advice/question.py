@@ -26,6 +26,15 @@ MOST_PARAMETERS = 600
 """The largest model: the center solves systems of this size for the model trained alone."""
 
 
+def check_owner_rows(count: int, folds: int = 5) -> None:
+    """Refuse an owner with too few rows for a verdict."""
+    least = max(FEWEST_OWN_ROWS, folds)
+    if count < least:
+        raise InputError(
+            f"the owner has {count} rows, fewer than the {least} that a verdict needs; collect more"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Question:
     """Whether an owner should learn with some nodes, and how to find out."""
@@ -46,12 +55,7 @@ class Question:
 
     def __post_init__(self) -> None:
         check_cap(self.cap, len(self.rows_of_nodes))
-        count = len(self.owner.labels)
-        least = max(FEWEST_OWN_ROWS, self.folds)
-        if count < least:
-            raise InputError(
-                f"the owner has {count} rows, fewer than the {least} that a verdict needs; collect more"
-            )
+        check_owner_rows(len(self.owner.labels), self.folds)
         if self.task == "regression" and float(np.std(self.owner.labels)) == 0:
             raise InputError(
                 "all labels of the owner are the same number: there is nothing to learn"

@@ -1,5 +1,6 @@
 """`fedkin advise`: one table per node and the owner's own, and the answer whether to join."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -142,10 +143,13 @@ def show_advice(
     out: Path | None,
     page: Path | None,
     json: bool,
+    *,
+    shown: Collection[str] = (),
 ) -> None:
-    """Show an advice on tables, and where it was written."""
+    """Show an advice on tables, and where it was written; warnings that were `shown` are not repeated."""
     for warning in advice.model.warnings:
-        print_note(f"note: {warning}")
+        if warning not in shown:
+            print_note(f"note: {warning}")
     if json:
         answer = plain(advice.summary()) | {
             "columns": [column.name for column in preprocessing.columns],

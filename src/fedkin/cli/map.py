@@ -1,5 +1,6 @@
 """`fedkin map`: every node asks whom it should learn with; a matrix of weights and a model for each out."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -165,10 +166,11 @@ def learn(
         )
 
 
-def show(everyone: Collaboration, out: Path, json: bool) -> None:
-    """Write the page, and show the result."""
+def show(everyone: Collaboration, out: Path, json: bool, *, shown: Collection[str] = ()) -> None:
+    """Write the page, and show the result; warnings that were `shown` before are not repeated."""
     for warning in everyone.warnings:
-        print_note(f"note: {warning}")
+        if warning not in shown:
+            print_note(f"note: {warning}")
     for name, why in everyone.failures.items():
         print_note(f"note: {name} has no model: {why}")
     # What draws the report takes a moment to load, and is not needed before.

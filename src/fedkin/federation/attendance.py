@@ -174,7 +174,8 @@ class AttendedFederation(OwnedEngine):
                     if own.rounds_in_vain >= STRIKES:
                         under_way[place] = DivergedError(
                             "nodes that this owner needs answer it with numbers that are not finite or far "
-                            "too large: its training has diverged"
+                            "too large: its training has diverged; try a smaller learning_rate, or scale the "
+                            "columns"
                         )
         replies = {
             place: own.reply() if isinstance(own, AttendedExchange) else own
@@ -280,7 +281,7 @@ class AttendedFederation(OwnedEngine):
             )
         for request in ask.requests.values():
             if (fault := request_fault(request)) is not None:
-                return DivergedError(f"training diverged: {fault}")
+                return fault
         try:
             return AttendedExchange(ask, lambda: self.present_for(ask.owner), self.objective.size)
         except FedkinError as error:
@@ -332,7 +333,7 @@ class AttendedFederation(OwnedEngine):
                 continue
             self._strikes[node] = self._drops[node] = 0
             for fault in own.values():
-                self.note(f"{self.names[node]} was left out of one owner's sum: {fault}")
+                self.note(f"{self.names[node]} was left out of one sum: {fault}")
         return {
             place: {node for node in answers if node not in faults and place not in doubts[node]}
             for place in places

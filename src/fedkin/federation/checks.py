@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.errors import DivergedError, FedkinError, InputError
 from fedkin.federation.base import Request, as_array
 from fedkin.federation.task import Task
 
@@ -13,18 +14,21 @@ NORM_CEILING = 1e4
 Nodes differ, but a node whose numbers are four orders of magnitude off is broken, or lies."""
 
 
-def request_fault(request: Request) -> str | None:
-    """Say why no node would accept the numbers of a request, or None: training has diverged."""
+def request_fault(request: Request) -> FedkinError | None:
+    """Say why no node would accept the numbers of a request, or None."""
     task = request.task
     for name, value in request.message.items():
         array = np.asarray(as_array(value))
         if not np.isfinite(array).all():
-            return f"{name} of {task.name} is not finite"
+            return DivergedError(
+                f"training diverged: {name} of {task.name} is not finite; try a smaller learning_rate, or "
+                "scale the columns"
+            )
         if name in task.numbers:
             least, largest = task.numbers[name]
             if not least <= float(array) <= largest:
-                return (
-                    f"{name} of {task.name} is {float(array):g}, outside {least:g} to {largest:g}"
+                return InputError(
+                    f"{name} is {float(array):g}; nodes accept {least:g} to {largest:g}"
                 )
     return None
 

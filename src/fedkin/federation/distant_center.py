@@ -229,7 +229,8 @@ class DistantCenter(Center):
         for name in question.vector_replies:
             if not bool(jnp.isfinite(found[name]).all()):
                 raise DivergedError(
-                    f"training diverged: the {name} on the owner's own rows is not finite"
+                    f"training diverged: the {name} on the owner's own rows is not finite; try a smaller "
+                    "learning_rate, or scale the columns"
                 )
         return found
 

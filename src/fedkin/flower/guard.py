@@ -163,8 +163,8 @@ def check_message(
 
 
 def _steps(request: CheckedRequest) -> int:
-    """Return how many steps a request takes for all of its models."""
-    counts = [request.options.get(name, 1) for name in ("steps", "rounds", "iterations", "batches")]
+    """Return how many steps a request takes for all of its models: whole numbers of a task count steps."""
+    counts = [value for value in request.options.values() if type(value) is int and value > 0]
     return len(request.models) * math.prod(counts)
 
 

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.flower.wire import JOIN, Parcel, Refusal, RefusedError, Value
+from fedkin.methods.settings import LARGEST_SEED
 from fedkin.types import LearningTask
 
 LARGEST_L2 = 1e6
@@ -20,7 +21,7 @@ class RunDescription(BaseModel):
 
     run: str
     """The name of the run, which is the same when it is resumed."""
-    seed: int = Field(ge=0, le=2**62)
+    seed: int = Field(ge=0, le=LARGEST_SEED)
     batch_size: int = Field(ge=1, le=1_000_000)
     model: str
     task: LearningTask

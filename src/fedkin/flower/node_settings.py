@@ -29,6 +29,7 @@ from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.wire import DESCRIBE
 from fedkin.messages import suggestion
 from fedkin.methods.registry import method_class, register
+from fedkin.methods.settings import LARGEST_SEED
 from fedkin.types import LearningTask
 
 
@@ -118,7 +119,7 @@ class NodeSettings(TableDescription):
     """Which node of the study this is, such as `minority-1`; by default, the node's name."""
     setting: int = Field(1, ge=1, le=4)
     target: Target = "minority"
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
     minority_nodes: int = Field(5, ge=0)
     majority_nodes: int = Field(10, ge=0)
     train_size: PositiveInt | None = None

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 
+from fedkin.advice.question import check_owner_rows
+from fedkin.data.arrays import check_several_nodes
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
@@ -81,6 +83,9 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
     files = _named_files(request)
     tables = gather(request)
     federate_request(tables, request)
+    if request.whole_owner:
+        check_several_nodes(len(tables.nodes))
+        check_owner_rows(tables.validation.rows)
     judge = OWN if request.whole_owner else "validation"
     own = {name: str(files[name].absolute()) for name in tables.nodes}
     given = {judge: request.validation, "test": request.test}

@@ -238,7 +238,8 @@ def _refuse_for_other_questions(
             "--advise is for nodes with tables: give --node FILE for each of them in place of --nodes"
             + (
                 "; for nodes elsewhere, the job's file says own = … (docs/federation.md)"
-                * (not nodes)
+                if nodes == 0
+                else ""
             )
         )
     if given := was_given(context, "validation", "validation_fraction"):

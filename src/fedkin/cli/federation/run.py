@@ -98,14 +98,16 @@ def run(
             show_outcome(outcome, out, json)
         elif isinstance(job, AdviceJob):
             check_fit_out(out)
-            follow_owners(link, configuration, out, layout)
+            shown = follow_owners(link, configuration, out, layout)
             advice, _ = read_advice(out)
             preprocessing = Preprocessing.load(out / result_directory.PREPROCESSING)
-            show_advice(advice, preprocessing, out, out / result_directory.REPORT, json)
+            page = out / result_directory.REPORT
+            show_advice(advice, preprocessing, out, page, json, shown=shown)
         elif isinstance(job, EveryoneJob):
             check_fit_out(out)
-            follow_owners(link, configuration, out, layout)
-            map_command.show(Collaboration.load(out / map_directory.COLLABORATION), out, json)
+            shown = follow_owners(link, configuration, out, layout)
+            everyone = Collaboration.load(out / map_directory.COLLABORATION)
+            map_command.show(everyone, out, json, shown=shown)
         else:
             check_fit_out(out)
             events = EventReader(events_beside(out), only_new=True)
@@ -122,9 +124,13 @@ def run(
             read_and_show_fit(out, json)
 
 
-def follow_owners(link: control.Control, configuration: Job, out: Path, layout: Layout) -> None:
-    """Let the program at the center learn for several owners, with one line of progress for all of them."""
-    events = EventReader(events_beside(out), only_new=True)
+def follow_owners(link: control.Control, configuration: Job, out: Path, layout: Layout) -> set[str]:
+    """Let the program at the center learn for several owners, with one line of progress for all of them.
+
+    Returns:
+        The warnings that were shown.
+    """
+    events, shown = EventReader(events_beside(out), only_new=True), set[str]()
     furthest: dict[str, int] = {}
     with notes.status(LEARNING) as status:
 
@@ -135,12 +141,14 @@ def follow_owners(link: control.Control, configuration: Job, out: Path, layout: 
                     furthest[method] = max(furthest.get(method, 0), event.step)
                 elif isinstance(event, Warned):
                     _show_event(event)
+                    shown.add(event.message)
             doing = ", ".join(f"{method}: step {step}" for method, step in furthest.items())
             status.update(f"{LEARNING} {doing} ({state.exchanged / 1e6:.1f} MB exchanged)")
 
         failure = wait_for_run(link, configuration, show)
     if failure is not None:
         raise InputError(_naming_log(failure, layout))
+    return shown
 
 
 def check_fit_out(out: Path) -> None:

@@ -17,6 +17,7 @@ from fedkin.flower.node_settings import TableDescription
 from fedkin.messages import suggestion
 from fedkin.methods.base import Method
 from fedkin.methods.registry import make_method
+from fedkin.methods.settings import LARGEST_SEED
 from fedkin.models.named import model_for, named_model, takes_l2
 
 
@@ -24,7 +25,7 @@ class JobKeys(TableDescription):
     """The keys of every job on tables; those of `TableDescription` describe them."""
 
     model: str | None = None
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
     batch_size: PositiveInt = 50
 
     def digest(self, *more: Any) -> str:
