@@ -314,7 +314,7 @@ BAD = {
     "one axis": (changed(lambda x, y: (x[:, 0], y)), "rows of features"),
     "bytes": (changed(lambda x, y: (x.astype(np.uint8), y)), "some points are bytes"),
     "cap": (changed(cap=0.3), r"cap on a node's weight is 0\.3.*between 1/3"),
-    "method": (changed(method="fedprox"), "method='fedprox' is unknown; choose one of bilevel"),
+    "method": (changed(method="newton"), "method='newton' is unknown; choose one of bilevel"),
     "model": (changed(model="boosting"), "model='boosting' is unknown; choose one of logistic"),
     "solver": (changed(solver="lu"), "solver='lu' is unknown"),
     "rate": (changed(learning_rate=-1.0), "learning_rate must be a positive number"),

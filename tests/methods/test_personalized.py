@@ -283,7 +283,7 @@ def test_the_step_size_of_a_convex_model_suits_all_data_and_the_pull(method):
         (
             "newton",
             {},
-            "method='newton' is unknown; choose one of bilevel, fedavg, ditto, pfedme, local",
+            "method='newton' is unknown; choose one of bilevel, fedavg, finetune",
         ),
     ],
 )

@@ -21,7 +21,7 @@ def equal_weights(present: np.ndarray) -> Array:
 def raised_cap(cap: Cap, present: np.ndarray) -> float | np.ndarray:
     """Return the cap, raised where so few nodes take part that they could not have the whole weight.
 
-    >>> raised_cap(0.4, np.array([True, True, False]))
+    >>> float(raised_cap(0.4, np.array([True, True, False])))
     0.5
     >>> raised_cap((0.6, 0.3, 0.3), np.array([False, True, True])).tolist()
     [0.6, 0.5, 0.5]
