@@ -4,6 +4,7 @@ import importlib.metadata
 import io
 import json
 import platform
+import threading
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -26,6 +27,10 @@ from fedkin.version import __version__
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
 """What a damaged checkpoint, or one of another version, may raise."""
 
+
+_READING = threading.Lock()
+"""Owners resume in threads, and NumPy parses headers with `ast`, which CPython 3.11 cannot do in two at once
+("AST constructor recursion depth mismatch")."""
 
 MOST_DIFFERENCES = 3
 """How many differences a message names."""
@@ -98,7 +103,7 @@ def load_checkpoint(
         slots: The slots of the method's tasks by name.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with _READING, np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         description = json.loads(arrays.pop("description").tobytes())
         differing = _differing(description["made_with"], made_with)
@@ -119,7 +124,7 @@ def load_checkpoint(
 def read_made_with(path: Path) -> Mapping[str, Any] | None:
     """Return what a checkpoint was made with; None if it does not say: `load_checkpoint` reports why."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with _READING, np.load(path, allow_pickle=False) as archive:
             return json.loads(archive["description"].tobytes())["made_with"]
     except UNREADABLE:
         return None
