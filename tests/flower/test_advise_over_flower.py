@@ -13,9 +13,8 @@ from fedkin.data.tables import TableFormat
 from fedkin.errors import InputError
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
-from fedkin.training import problem
-from fedkin.training.checkpoint import save_checkpoint
 from flower.fake_grid import FakeGrid
+from flower.killed import killed_after
 
 JOB = """
 own = "{own}"
@@ -197,24 +196,11 @@ def test_a_node_that_is_lost_midway_has_no_share_and_the_others_answer(
     )
 
 
-class KilledError(Exception):
-    """The center's process is gone."""
-
-
 def test_a_job_that_was_killed_is_resumed(tables, whole, tmp_path, monkeypatch):
     job = write_job(tmp_path, tables)
-    saved = []
-
-    def save_and_die(*arguments):
-        saved.append(save_checkpoint(*arguments))
-        if len(saved) == 12:
-            raise KilledError
-
     nodes = grid(tables)
-    with monkeypatch.context() as patch:
-        patch.setattr(problem, "save_checkpoint", save_and_die)
-        with pytest.raises(KilledError):
-            advised(job, nodes, tmp_path / "advice")
+    with killed_after(12, monkeypatch):
+        advised(job, nodes, tmp_path / "advice")
     with pytest.raises(InputError, match="continue with --resume"):
         advised(job, nodes, tmp_path / "advice")
     nodes.contexts.clear()

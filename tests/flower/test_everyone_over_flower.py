@@ -23,9 +23,9 @@ from fedkin.flower.node_memory import NodeMemory
 from fedkin.flower.wire import MOST_MODELS
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
 from fedkin.methods.registry import PAPER_METHODS, method_class
-from fedkin.training import map_directory, problem
-from fedkin.training.checkpoint import save_checkpoint
+from fedkin.training import map_directory
 from flower.fake_grid import FakeGrid
+from flower.killed import killed_after
 
 VALIDATION, TEST, SEED = 0.25, 0.2, 3
 RIVALS = [name for name in KNOWN_METHODS.names() if name not in PAPER_METHODS]
@@ -389,10 +389,6 @@ def test_a_finished_result_and_old_checkpoints_are_not_written_over(tables, tmp_
         job.carry_out(messenger, tmp_path / "map", resume=False)
 
 
-class KilledError(Exception):
-    """The center's process is gone."""
-
-
 DITTO = """
 method = "ditto"
 steps = 4
@@ -407,18 +403,9 @@ def test_a_job_that_was_killed_is_resumed(more, tables, tmp_path, monkeypatch):
     """Each owner continues from its own last step; the nodes remember nothing of the first attempt."""
     job = write_job(tmp_path, f"compare = []{more}")
     whole = learned(job, grid(tables), tmp_path)
-    saved = []
-
-    def save_and_die(*arguments):
-        saved.append(save_checkpoint(*arguments))
-        if len(saved) == 10:
-            raise KilledError
-
     nodes = grid(tables)
-    with monkeypatch.context() as patch:
-        patch.setattr(problem, "save_checkpoint", save_and_die)
-        with pytest.raises(KilledError):
-            job.carry_out(Messenger(nodes, interval=0.01), tmp_path / "again", resume=False)
+    with killed_after(10, monkeypatch):
+        job.carry_out(Messenger(nodes, interval=0.01), tmp_path / "again", resume=False)
     with pytest.raises(InputError, match="continue with --resume"):
         job.carry_out(Messenger(nodes, interval=0.01), tmp_path / "again", resume=False)
     nodes.contexts.clear()

@@ -13,8 +13,9 @@ A request is a `ConfigRecord` named `request`, with all numbers and texts, and a
 `vectors`. An answer is a `ConfigRecord` named `answer` and an `ArrayRecord` named `vectors`: the replies to
 `train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An error is Flower's
 own `Error`, with one of the codes below. Arrays are sent in NumPy's format without pickling: nothing that
-arrives is ever executed. To Flower every array is several objects, each fetched by itself, so many arrays are
-sent as one: the array `packed` has them one after the other, and the value `packed` their names and shapes.
+arrives is ever executed. Flower makes several objects of every array and fetches them singly, so many
+arrays are sent as one: the array `packed` has them one after the other, and the value `packed` their names
+and shapes.
 """
 
 import math

@@ -2,12 +2,9 @@
 
 from fedkin.data.batches import NodeData
 from fedkin.federation.task import RATE, STEPS, NodeState, Task
-from fedkin.methods.ditto.node import personal_round
+from fedkin.methods.ditto.node import LARGEST_PULL, personal_round
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key, Message
-
-LARGEST_PULL = 1e6
-"""The largest strength of a pull toward the model that a node is sent."""
 
 
 def descent_round(

@@ -107,6 +107,9 @@ def _begin_personal(
     return message["personal"], jnp.zeros_like(data.points)
 
 
+LARGEST_PULL = 1e6
+"""The largest strength of a pull toward the model that a node is sent."""
+
 PERSONAL = Slot(
     "personal",
     empty=lambda objective, data: zeros(objective),
@@ -152,7 +155,7 @@ DITTO_PERSONAL_ROUND = Task(
     ditto_personal_round,
     slots=(PERSONAL,),
     vectors=("shared",),
-    numbers={"learning_rate": RATE, "proximal": (0.0, 1e6)},
+    numbers={"learning_rate": RATE, "proximal": (0.0, LARGEST_PULL)},
     options={"steps": STEPS},
     vector_replies=("point",),
     number_replies=("loss",),
