@@ -32,6 +32,9 @@ OTHER_VALUES = {
     "fedala": {"mixing_rate": 5.0, "mixing_steps": 2},
     "apple": {"mixing_rate": 0.3, "proximal": 2.0, "decay_rounds": 1},
     "cobo": {"attraction": 0.3, "outer_learning_rate": 0.1},
+    "median": {},
+    "trimmed-mean": {"trimmed_share": 0.3},
+    "krum": {"bad_share": 0.6},
 }
 """For every setting that is a method's own, a value that is not the default."""
 
