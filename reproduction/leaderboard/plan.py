@@ -1,4 +1,4 @@
-"""What the leaderboard runs: the same methods in every study, one budget, parameters chosen with equal effort.
+"""What the leaderboard runs: the same methods in every study, one budget, equal effort of tuning.
 
 All of it was decided before any result was seen. A study's file in `studies/` has the federation; what every
 study has in common is here.
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.methods.registry import METHODS, method_class
-from fedkin.studies.config import StudyConfig, check_study
+from fedkin.studies.config import RunConfig, StudyConfig, check_study
 
 DIRECTORY = Path(__file__).parent
 STUDIES = DIRECTORY / "studies"
@@ -45,8 +45,8 @@ SEEDS = (10, 11, 12)
 TUNING_SEED = 7
 
 NETWORK_RATES = (0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Step sizes for networks. `Method.tuning_grid` has 0.05, 0.02 and 0.01, for the many more synchronizations of
-the paper; Bi-level chooses about 0.1. Methods with a setting of their own get the second to the fourth."""
+"""Step sizes for networks. `Method.tuning_grid` has 0.05, 0.02 and 0.01, for the many more synchronizations
+of the paper; Bi-level chooses about 0.1. Methods with a setting of their own get the second to the fourth."""
 LINEAR_RATES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 """The same for logistic regression, whose curvature is lower."""
 
@@ -65,7 +65,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "ditto": {"proximal": (0.05, 0.1, 0.2)},
     "pfedme": {"proximal": (5.0, 10.0, 15.0)},
 }
-"""What is chosen besides the step size: values of `Method.tuning_grid`, for six or nine combinations in all."""
+"""What is chosen besides the step size: values of `Method.tuning_grid`, six or nine combinations in all."""
 
 PULLED_RATES = (0.05, 0.02)
 """pFedMe's step sizes: γλ has to be below 1."""
@@ -73,13 +73,23 @@ PULLED_PERIOD = 20
 """Its local rounds, each of up to 20 steps."""
 
 OWN_CAPS = (0.34, 1.0)
-"""Bi-level's choice where every node is an owner: how much of its weight its own node may have, about as much as
-another one or all. With one owner nothing is chosen: the automatic preset finds everything by itself."""
+"""Bi-level's choice where every node is an owner: how much of its weight its own node may have, about as
+much as another one or all. With one owner nothing is chosen: the automatic preset does it."""
 OWN_CAPS_OF_FEW = (0.5, 1.0)
 """The same with four nodes, whose cap is a half."""
 
 LONG_STEPS = {"finetune": 5, "tawt": 5}
 """Synchronizations of a step that begins or ends with something else than training; all others have 1."""
+
+
+NUMBERS = "numbers"
+SEES: Mapping[str, str] = {"bilevel": NUMBERS, "tawt": NUMBERS, "ifca": NUMBERS, "local": "–"}
+"""What a method sees of single nodes, if it is neither their models (`Method.reveals_models`) nor nothing."""
+
+
+def seen_by(method: str) -> str:
+    """Return what a method sees of single nodes."""
+    return "models" if method_class(method).reveals_models else SEES.get(method, "nothing")
 
 
 def method_names() -> list[str]:
@@ -119,9 +129,7 @@ def combinations(choices: Mapping[str, Sequence[Any]]) -> int:
 
 def read_study(name: str, methods: Sequence[str] | None = None) -> StudyConfig:
     """Read a study, for all methods or some."""
-    path = STUDIES / f"{name}.toml"
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
-    period = content.pop("leaderboard")["period"]
+    content, period = _read_file(name)
     chosen = [each for each in method_names() if methods is None or each in methods]
     for each in methods or ():
         method_class(each)  # with a message of its own
@@ -139,4 +147,16 @@ def read_study(name: str, methods: Sequence[str] | None = None) -> StudyConfig:
     }
     if not common["tune"]:
         common = {key: value for key, value in common.items() if not key.startswith("tune")}
-    return check_study(content | common, str(path))
+    return check_study(content | common, name)
+
+
+def cells_of(name: str) -> list[RunConfig]:
+    """Return a run for each cell of a study."""
+    content, _ = _read_file(name)
+    return check_study(content | {"method": "local", "seed": SEEDS[0]}, name).runs()
+
+
+def _read_file(name: str) -> tuple[dict[str, Any], int]:
+    """Return the federations of a study, and the local steps per synchronization."""
+    content = tomllib.loads((STUDIES / f"{name}.toml").read_text(encoding="utf-8"))
+    return content, content.pop("leaderboard")["period"]
