@@ -15,6 +15,7 @@ if _TYPE_CHECKING:
     from fedkin.advice.advise import advise
     from fedkin.advice.result import Advice
     from fedkin.errors import DivergedError, FedkinError, InputError
+    from fedkin.estimators import FederatedClassifier, FederatedRegressor, OwnerSplit
     from fedkin.methods.base import Method
     from fedkin.methods.bilevel.hypergradient import AdjointSolver, register_solver
     from fedkin.methods.bilevel.method import Bilevel
@@ -44,12 +45,15 @@ _PLACES = {
     "Ditto": "methods.ditto.center",
     "DivergedError": "errors",
     "FedAvg": "methods.fedavg",
+    "FederatedClassifier": "estimators",
+    "FederatedRegressor": "estimators",
     "FedkinError": "errors",
     "InputError": "errors",
     "LocalSvrgSolver": "methods.bilevel.solvers",
     "LocalTraining": "methods.local",
     "Method": "methods.base",
     "NeumannSeries": "methods.bilevel.solvers",
+    "OwnerSplit": "estimators",
     "PFedMe": "methods.pfedme.center",
     "Problem": "training.problem",
     "Result": "training.result",
@@ -76,12 +80,15 @@ __all__ = [
     "Ditto",
     "DivergedError",
     "FedAvg",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "FedkinError",
     "InputError",
     "LocalSvrgSolver",
     "LocalTraining",
     "Method",
     "NeumannSeries",
+    "OwnerSplit",
     "PFedMe",
     "Problem",
     "Result",
