@@ -49,7 +49,7 @@ def asked(size):
         "sums": lambda: WeightedSum(DESCENT_ROUND, descent(two), weights=both, **STEPS),
         "shown": lambda: Revealed(DESCENT_ROUND, descent(at), **STEPS),
         "each": lambda: RevealedEach(DESCENT_ROUND, descent(each), **STEPS),
-        "gradient": lambda: WeightedSum(GRADIENT, {"point": at}, weights=WEIGHTS),
+        "gradient": lambda: WeightedSum(GRADIENT, {"theta": at}, weights=WEIGHTS, begin=True),
     }
 
 
@@ -113,7 +113,7 @@ def test_bad_nodes_exaggerate_what_they_have_done():
         np.where(CHOSEN[:, None], each - 4 * (rows - each), rows),
     )
     gradients = np.asarray(
-        inner.exchange(key=key, it=Revealed(GRADIENT, {"point": at})).it["gradient"]
+        inner.exchange(key=key, it=Revealed(GRADIENT, {"theta": at}, begin=True)).it["gradient"]
     )
     lies = np.where(CHOSEN, -4.0, 1.0) * np.asarray(WEIGHTS)
     same(ask(wrapped, "gradient")["gradient"], lies @ gradients)
