@@ -67,12 +67,13 @@ class Board:
         self.methods = plan.method_names()
         self.cells = all_cells()
         self.seeds = len(plan.SEEDS)
-        self._rows: dict[tuple[str, str, str], pd.DataFrame] = {}
+        self._rows: dict[tuple[str, str, str], Any] = {}
         for study, table in found.items():
-            for (cell, method), own in table.groupby(["cell", "method"], sort=False):
+            groups: Any = table.groupby(["cell", "method"], sort=False)
+            for (cell, method), own in groups:
                 self._rows[study, str(cell), str(method)] = own.sort_values("seed")
 
-    def of(self, cell: Cell, method: str) -> pd.DataFrame:
+    def of(self, cell: Cell, method: str) -> Any:
         """Return the rows of a method in a cell, one per seed."""
         return self._rows.get((cell.study, cell.key, method), pd.DataFrame())
 
@@ -106,12 +107,14 @@ class Board:
         """Return the cells of a block in which methods are to be ranked, complete or not."""
         return [cell for cell in self.cells if cell.block == block and not cell.is_reference]
 
-    def ranks(self, cell: Cell) -> pd.Series:
+    def ranks(self, cell: Cell) -> Any:
         """Return the rank of every method in a cell by its mean accuracy; equal ones share a rank."""
-        means = pd.Series({method: round(self.mean(cell, method), 4) for method in self.methods})
+        means: Any = pd.Series(
+            {method: round(self.mean(cell, method), 4) for method in self.methods}
+        )
         return means.rank(ascending=False, method="average")
 
-    def mean_ranks(self) -> pd.DataFrame:
+    def mean_ranks(self) -> Any:
         """Return mean ranks: a row per method, a column per block with complete cells, and `all`.
 
         `all` is the mean over blocks, so that a block with many cells counts no more than another.
@@ -124,9 +127,9 @@ class Board:
         table = pd.DataFrame(blocks, index=pd.Index(self.methods))
         return table.assign(all=table.mean(axis=1)).sort_values("all", kind="stable")
 
-    def firsts(self, block: str | None = None) -> pd.Series:
+    def firsts(self, block: str | None = None) -> Any:
         """Return in how many complete cells each method has the best mean accuracy."""
-        counts = pd.Series(0, index=pd.Index(self.methods))
+        counts: Any = pd.Series(0, index=pd.Index(self.methods))
         for cell in self.ranked(block):
             ranks = self.ranks(cell)
             counts[ranks[ranks == ranks.min()].index] += 1
@@ -146,7 +149,7 @@ class Board:
         """Return the federation without the bad nodes of a cell."""
         return next(each for each in self.cells if each.study == cell.study and each.is_reference)
 
-    def losses(self, cell: Cell, method: str) -> pd.Series:
+    def losses(self, cell: Cell, method: str) -> Any:
         """Return, for each seed, what a method loses against the federation without the bad nodes."""
         own, other = self.of(cell, method), self.of(self.reference(cell), method)
         if not len(own) or not len(other):
@@ -178,6 +181,6 @@ class Board:
     def costs(self, study: str, method: str) -> dict[str, float]:
         """Return the mean cost of a run of a method in a study."""
         own = [self.of(cell, method) for cell in self.cells if cell.study == study]
-        rows = pd.concat(own) if any(len(each) for each in own) else None
+        rows: Any = pd.concat(own) if any(len(each) for each in own) else None
         names = ("synchronizations", "bytes", "seconds")
         return {name: np.nan if rows is None else float(rows[name].mean()) for name in names}

@@ -61,7 +61,7 @@ def row_of(run: Run) -> dict[str, Any]:
     config = RunConfig(**run.config)
     outcome, everyone = run.outcome, run.owners
     owners = [outcome["test_accuracy"]]
-    sent = run.total
+    sent: Any = run.total
     if everyone is not None:
         owners = [row.get("test_accuracy") for row in everyone["owners"]]
         sent = outcome

@@ -48,7 +48,7 @@ NETWORK_RATES = (0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
 """Step sizes for networks. `Method.tuning_grid` has 0.05, 0.02 and 0.01, for the many more synchronizations
 of the paper; Bi-level chooses about 0.1. Methods with a setting of their own get the second to the fourth."""
 LINEAR_RATES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
-"""The same for logistic regression: the data's curvature suggests 0.08 for digits and 0.25 for the hospitals."""
+"""The same for logistic regression: curvature suggests 0.08 for digits and 0.25 for hospitals."""
 
 OWN_SETTINGS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "finetune": {"personal_steps": (50, 200)},
