@@ -54,7 +54,10 @@ def text(board: Board) -> str:
         ours=OURS,
         findings=(plan.DIRECTORY / FINDINGS).read_text(encoding="utf-8").strip(),
         ranks=rank_table(board),
-        summaries=[summary(board, block) for block in plan.BLOCKS],
+        summaries=[
+            summary(board, block) | {"text": summary_text(summary(board, block))}
+            for block in plan.BLOCKS
+        ],
         overall=overall(board),
         tables=[accuracy_table(board, study) for study in sorted(plan.ORDER)],
         tuning=tuning_table(),
@@ -141,6 +144,28 @@ def summary(board: Board, block: str) -> dict[str, Any]:
         "best": (best.title, *leads[best]),
         "worst": (worst.title, *leads[worst]),
     }
+
+
+def summary_text(found: dict[str, Any]) -> str:
+    """Say how Bi-level did within a block."""
+    complete, contested = found["complete"], found["contested"]
+    cells = f"{complete} of {contested} cell{'s' * (contested > 1)} complete"
+    if not complete:
+        return f"{cells}: not ranked."
+    first = "" if found["first"] == OURS else f" (first: {method_title(found['first'])})"
+    ranked = f"mean rank {number(found['rank'], 1)}, place {found['place']}{first}"
+    _, lead, other = found["best"]
+    if complete == 1:
+        lead_words = f"{signed(lead)} to {method_title(other)}, the best other method"
+        return f"{cells}. Bi-level has {ranked}; {lead_words}."
+    best, worst = (
+        f"{title} ({signed(lead)} to {method_title(other)}"
+        for title, lead, other in (found["best"], found["worst"])
+    )
+    return (
+        f"{cells}. Bi-level is first in {found['firsts']} of them, with {ranked}. Its best cell is {best}, "
+        f"the best other method), its worst {worst})."
+    )
 
 
 def accuracy_table(board: Board, study: str) -> dict[str, str]:

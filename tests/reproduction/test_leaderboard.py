@@ -142,7 +142,7 @@ def test_a_cell_with_a_missing_run_is_not_ranked_and_said_to_be_missing():
     assert (
         sum("that is all of them" in line for line in missing_lines(board)) == len(plan.ORDER) - 1
     )
-    assert "none of 1 cells complete" in text(board)
+    assert "digits in three groups, all owners**: 0 of 1 cell complete: not ranked." in text(board)
 
 
 def test_bad_nodes_are_judged_by_weight_and_by_what_is_lost():
