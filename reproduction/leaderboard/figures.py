@@ -26,7 +26,7 @@ def write_figures(board: Board, directory: Path) -> list[Path]:
         path = directory / "figures" / name
         try:
             path.parent.mkdir(exist_ok=True)
-            with mpl.rc_context({"svg.hashsalt": "fedkin"}):
+            with mpl.rc_context({"svg.hashsalt": "fedkin", "svg.fonttype": "none"}):
                 figure.savefig(path, facecolor="white", metadata={"Date": None})
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -78,7 +78,7 @@ def _row(method: str, settings: Mapping[str, Any], split: int, found: Outcome) -
         synchronizations=found.synchronizations,
         sent=found.sent,
         seconds=found.seconds,
-        run=f"hospitals-{method}-{split}",
+        run=f"split-{split}",
     )
 
 

@@ -25,7 +25,8 @@ COLUMNS = [
     "seconds",
     "run",
 ]
-"""`owners` has the accuracy of every owner; `bad_weight` is the weight of bad nodes together."""
+"""`owners` has the accuracy of every owner; `bad_weight` is the weight of bad nodes together; `run` is the
+checksum of what decides the run."""
 
 
 def table_path(name: str) -> Path:
@@ -36,7 +37,7 @@ def table_path(name: str) -> Path:
 def read_rows(name: str) -> pd.DataFrame:
     """Return the rows of a study; there may be none."""
     path = table_path(name)
-    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=COLUMNS)
+    return pd.read_csv(path, dtype={"run": str}) if path.exists() else pd.DataFrame(columns=COLUMNS)
 
 
 def add_rows(name: str, rows: Iterable[dict[str, Any]]) -> None:
@@ -79,8 +80,13 @@ def row_of(run: Run) -> dict[str, Any]:
         synchronizations=int(outcome["total_synchronizations"]),
         sent=int(sent["bytes_up"] + sent["bytes_down"]),
         seconds=outcome["total_seconds"],
-        run=run.name,
+        run=_checksum(run.name),
     )
+
+
+def _checksum(directory: str) -> str:
+    """Return the end of the name of a run's directory, which decides that it is this run."""
+    return directory.rsplit("-", 1)[1]
 
 
 def make_row(
@@ -124,6 +130,6 @@ def known_runs(study: StudyConfig, rows: pd.DataFrame) -> list[RunConfig]:
         if row is None:
             continue
         config = with_settings(planned, json.loads(row["settings"]))
-        if config.directory == row["run"]:
+        if _checksum(config.directory) == row["run"]:
             found.append(config)
     return study.asked_for(found)
