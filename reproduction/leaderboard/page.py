@@ -19,7 +19,7 @@ from reproduction.leaderboard.board import (
     Cell,
 )
 
-PAGE, TEMPLATE, FINDINGS = "README.md", "README.md.jinja", "findings.md"
+PAGE, TEMPLATE, FINDINGS = "README.md", "README.md.jinja", "findings.txt"
 COMPARED_UNDER_ATTACK = ("bilevel", "fedavg", "median", "trimmed-mean", "krum", "local")
 """The methods that the table on bad nodes has."""
 
