@@ -58,8 +58,9 @@ class Stack:
         self.items = np.concatenate([portion.items for portion in portions])
         self.numbers = np.concatenate([portion.numbers for portion in portions]).astype(np.int32)
         keys = np.stack([np.asarray(jax.random.key_data(portion.key)) for portion in portions])
-        owners = np.repeat(np.arange(len(portions)), [len(own.items) for own in portions])
-        self.keys = Column(keys, owners)
+        self.owners = np.repeat(np.arange(len(portions)), [len(own.items) for own in portions])
+        """Which portion each item is of."""
+        self.keys = Column(keys, self.owners)
         self._columns: dict[str, Column] = {}
 
     def __len__(self) -> int:

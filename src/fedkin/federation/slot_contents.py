@@ -63,15 +63,19 @@ class SlotContents:
         return jax.tree.unflatten(structure, leaves)
 
     def replace(self, shares: list[np.ndarray], contents: list[Any]) -> None:
-        """Replace the content of the items of some shares."""
-        for share, content in zip(shares, contents, strict=True):
-            items = np.unique(share, axis=0)
-            self._leave(items)
-            self._chunks[self._next] = content
-            self._users[self._next] = len(items)
-            self._row.set(share, np.arange(len(share)))
-            self._chunk.set(share, self._next)
-            self._next += 1
+        """Replace the content of the items of some shares; what fills up a share repeats one of its items."""
+        items = np.concatenate(shares)
+        sizes = [len(share) for share in shares]
+        codes = items[:, 0].astype(np.int64) * (int(items[:, 1].max()) + 1) + items[:, 1]
+        _, first = np.unique(codes, return_index=True)
+        self._leave(items[first])
+        chunks = self._next + np.repeat(np.arange(len(shares)), sizes)
+        numbers, users = np.unique(chunks[first], return_counts=True)
+        self._chunks |= dict(zip(range(self._next, self._next + len(shares)), contents, strict=True))
+        self._users |= dict(zip(numbers.tolist(), users.tolist(), strict=True))
+        self._next += len(shares)
+        self._row.set(items, np.concatenate([np.arange(size) for size in sizes]))
+        self._chunk.set(items, chunks)
 
     def copy(self, models: Mapping[int, int]) -> None:
         """Let further models hold what some models hold: `models` has the new number of each."""

@@ -38,7 +38,7 @@ class ClassBlocks(NamedTuple):
             return True
         classes, features, _ = self.blocks.shape
         change = (theta - self.theta).reshape(features, classes).T
-        squares = np.einsum("cf,cfg,cg->", change, self.blocks, change)
+        squares = np.sum(change * (self.blocks @ change[:, :, None])[:, :, 0])
         return bool(np.abs(weights - self.weights).sum() / 2 + np.sqrt(squares) > STALE)
 
     @classmethod
@@ -50,21 +50,21 @@ class ClassBlocks(NamedTuple):
         return cls((blocks + blocks.transpose(0, 2, 1)) / 2, theta, weights)
 
     def solver(self, place: Place) -> Solve:
-        """Return the inverse of the approximation, as a function of a vector."""
+        """Return the inverse of the approximation, as a function of a vector or of several, as rows."""
         classes, features, _ = self.blocks.shape
         penalty = place.penalty
         scaled = classes / (classes - 1) * self.blocks + penalty * np.eye(features)
         inverses = np.linalg.inv(scaled)
         together = np.linalg.inv(inverses.sum(axis=0))
 
-        def solve(vector: np.ndarray) -> np.ndarray:
-            rows = vector.reshape(features, classes).T
-            common = rows.mean(axis=0)
-            alone = np.einsum("cfg,cg->cf", inverses, rows - common)
+        def solve(vectors: np.ndarray) -> np.ndarray:
+            columns = vectors.reshape(-1, features, classes).transpose(2, 1, 0)
+            common = columns.mean(axis=0)
+            alone = inverses @ (columns - common)
             # The multiplier that makes the solution sum to zero over the classes.
             multiplier = together @ alone.sum(axis=0)
-            solution = alone - np.einsum("cfg,g->cf", inverses, multiplier)
-            return (solution + common / penalty).T.ravel()
+            solution = alone - inverses @ multiplier + common / penalty
+            return solution.transpose(2, 1, 0).reshape(vectors.shape)
 
         return solve
 
