@@ -91,6 +91,21 @@ class Stack:
                 found[name] = self._columns[known].of(places)
         return found
 
+    def alike(self, slots: Sequence[Slot], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find items whose slots begin alike: of the same node, with the same vectors.
+
+        Returns:
+            The first of each, among the places, and for every place which of these it is like.
+        """
+        if not all(slot.shared for slot in slots):
+            return np.arange(len(places)), np.arange(len(places))
+        self.begin_vectors(slots, places[:1])  # makes the columns
+        columns = [self._columns[f"{slot.name}/{name}"] for slot in slots for name in slot.vectors]
+        rows = [self.items[places, 1], *(column.row[places] for column in columns)]
+        codes = np.ravel_multi_index(rows, [int(row.max()) + 1 for row in rows])
+        _, first, like = np.unique(codes, return_index=True, return_inverse=True)
+        return first, like
+
     def patterns(self, task: Task) -> list[tuple[tuple[Slot, ...], np.ndarray]]:
         """Group the items by the slots that have to begin: usually all slots of all items, or none."""
         concerned = [

@@ -123,7 +123,8 @@ class LocalWork:
         """Begin the slots that have to; return the evaluations of each item."""
         evaluations = np.zeros(len(every), int)
         for slots, chosen in every.patterns(task):
-            shares = self._divide(chosen, every)
+            first, like = every.alike(slots, chosen)
+            shares = self._divide(chosen[first], every)
             begin = partial(_run_begin, self._objective, slots, shares.team)
             calls = [self._begin_arguments(task, slots, share, every) for share in shares.places]
             # Compiled at the same time as what follows, which takes the longest.
@@ -135,7 +136,9 @@ class LocalWork:
             begun = self._run(begin, calls, own)
             self._keep(slots, every, shares, [contents for contents, _ in begun])
             counted = self._join([count for _, count in begun], shares, len(every))
-            evaluations[chosen] += counted[chosen]
+            evaluations[chosen] += counted[chosen[first]][like]
+            for slot in slots:
+                self._slot(slot).share(every.items[chosen[first][like]], every.items[chosen])
         return evaluations
 
     def copy_models(self, models: Mapping[int, int]) -> None:

@@ -12,8 +12,8 @@ ITERATIONS = 500
 """The most iterations for a quadratic; a few dozen are usual."""
 
 MANY = 200
-"""Up to this many nodes, the weights at a bound are found one by one. Beyond it that takes long, and so does the
-largest eigenvalue: a bound of it is used."""
+"""Up to this many nodes, the weights at a bound are found one by one. Beyond it that takes long, and so does
+the largest eigenvalue: a bound of it is used."""
 
 TURNS = 10
 """How often a node may come to a bound or leave it, on average, before the search is given up."""

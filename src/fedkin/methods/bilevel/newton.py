@@ -175,9 +175,12 @@ class NewtonBilevel:
         class_directions = before.class_questions(place, state.candidate)
         weights = as_sent(state.candidate)
         # The products come first: the nodes then begin for all vectors at once.
-        requests: dict[str, Request] = {"hessian": _products(HESSIAN_PRODUCT, directions, weights)}
+        requests: dict[str, Request] = {
+            "hessian": _products(HESSIAN_PRODUCT, directions, state.candidate)
+        }
         if class_directions is not None:
-            requests["classes"] = _products(CLASS_PRODUCT, as_sent(class_directions), weights)
+            asked = as_sent(class_directions)
+            requests["classes"] = _products(CLASS_PRODUCT, asked, state.candidate)
         requests["gradient"] = WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True)
         if adjoint is not None:
             requests["slope"] = PerNode(SLOPE, {"vector": as_sent(adjoint)})
@@ -414,7 +417,7 @@ class NewtonBilevel:
         return Info(theta, as_sent(best.node_weights), cost, diagnostics, stop=stop)
 
 
-def _products(task: Task, directions: Vector, weights: Vector) -> WeightedSum:
+def _products(task: Task, directions: Vector, weights: np.ndarray) -> WeightedSum:
     """Ask for weighted products with several directions."""
-    rows = jnp.tile(weights, (len(directions), 1))
+    rows = as_sent(np.tile(weights, (len(directions), 1)))
     return WeightedSum(task, {"vector": directions}, weights=rows)

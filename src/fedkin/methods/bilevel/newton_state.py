@@ -1,6 +1,6 @@
 """What the single loop for convex models remembers and sees, and its line search."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -141,7 +141,8 @@ def longest_share(weights: np.ndarray, step: np.ndarray, cap: float | np.ndarray
 
 def as_sent(array: np.ndarray) -> Vector:
     """Return numbers as they travel."""
-    return jnp.asarray(array, jnp.result_type(float))
+    # NumPy makes them faster than JAX, and compiled code takes them as they are.
+    return cast(Vector, np.asarray(array, jnp.result_type(float)))
 
 
 def as_float64(array: Array | np.ndarray) -> np.ndarray:

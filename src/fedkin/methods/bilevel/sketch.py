@@ -118,7 +118,7 @@ class Sketch(NamedTuple):
         assert isinstance(model, Logistic)
         theta = np.asarray(place.theta, np.float64)
         return self._replace(
-            classes=ClassBlocks.measured(products, model.classes, theta, weights),
+            classes=ClassBlocks.measured(products, model, theta, weights),
             directions=self.directions[:0],
             products=self.products[:0],
         )
