@@ -24,6 +24,8 @@ from fedkin.training.fit import fit
 from fedkin.training.fit_all import fit_all
 from fedkin.training.problem import Problem
 from fedkin.training.result import Result, load
+from fedkin.valuation.contributions import contributions
+from fedkin.valuation.result import Contributions
 from fedkin.version import __version__
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "Bilevel",
     "Collaboration",
     "ConjugateGradients",
+    "Contributions",
     "Ditto",
     "DivergedError",
     "FedAvg",
@@ -47,6 +50,7 @@ __all__ = [
     "TheoryBilevel",
     "__version__",
     "advise",
+    "contributions",
     "fit",
     "fit_all",
     "load",
