@@ -22,7 +22,15 @@ from fedkin.training.alone import losses
 from fedkin.training.problem import initial_model_key, prepare_points, simulation
 from fedkin.training.result import Result
 from fedkin.types import Points, Vector
-from fedkin.valuation.game import Game, Group, exact_shapley, leave_one_out, sampled_shapley
+from fedkin.valuation.game import (
+    Game,
+    Group,
+    Sampled,
+    exact_shapley,
+    leave_one_out,
+    row_error,
+    sampled_shapley,
+)
 from fedkin.valuation.groups import GroupTraining
 from fedkin.valuation.result import Contributions, GroupWeights, ScoreName
 
@@ -139,18 +147,11 @@ def contributions(
     judge = _Judge(training, shares, players, score, on_event)
     judge.most = 2 ** len(players) - 1 if exact else 1 + len(players) * (orders + 1)
     game = Game(len(players), judge.nobody(), judge.evaluate)
-    lost = leave_one_out(game)
-    spread = (game.worth(game.everyone) - game.worth(())).std(ddof=1)
-    count = len(arrays.validation.labels)
-    ended_early = 0
     if exact:
-        values, sampling_error = exact_shapley(game), np.zeros(len(players))
+        found = Sampled(exact_shapley(game), np.zeros(len(players)), 0)
     else:
-        tolerance = truncation * float(spread) / np.sqrt(count)
-        random = np.random.default_rng(seed)
-        values, sampling_error, ended_early = sampled_shapley(
-            game, orders, random, tolerance=tolerance
-        )
+        found = sampled_shapley(game, orders, np.random.default_rng(seed), truncation=truncation)
+    lost = leave_one_out(game)
     table = pd.DataFrame(
         {
             "rows": [len(points.labels) for points in arrays.nodes],
@@ -160,11 +161,11 @@ def contributions(
             **{
                 name: _spread_out(column, players, len(arrays.names))
                 for name, column in (
-                    ("shapley", values.mean(axis=1)),
-                    ("sampling_error", sampling_error),
-                    ("row_error", _row_error(values)),
+                    ("shapley", found.values.mean(axis=1)),
+                    ("sampling_error", found.error),
+                    ("row_error", row_error(found.values)),
                     ("leave_one_out", lost.mean(axis=1)),
-                    ("leave_one_out_error", _row_error(lost)),
+                    ("leave_one_out_error", row_error(lost)),
                 )
             },
         },
@@ -179,7 +180,7 @@ def contributions(
         nobody=float(game.worth(()).mean()),
         exact=exact,
         orders=0 if exact else orders,
-        ended_early=ended_early,
+        ended_early=found.ended_early,
         groups=game.groups,
         converged=training.rounds is None,
         cost=judge.cost,
@@ -264,11 +265,6 @@ class _Judge:
         rows = self._training.center.rows
         assert rows is not None
         return rows
-
-
-def _row_error(values: np.ndarray) -> np.ndarray:
-    """Return the standard error of the mean of each row of numbers."""
-    return values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
 
 
 def _spread_out(column: np.ndarray, players: list[int], nodes: int) -> np.ndarray:

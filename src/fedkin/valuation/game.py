@@ -102,6 +102,11 @@ def exact_shapley(game: Game) -> np.ndarray:
     return values
 
 
+def row_error(values: np.ndarray) -> np.ndarray:
+    """Return the standard error of the mean over rows, which come last."""
+    return values.std(axis=-1, ddof=1) / np.sqrt(values.shape[-1])
+
+
 class Sampled(NamedTuple):
     """Shapley values from some orders of the players."""
 
@@ -114,7 +119,7 @@ class Sampled(NamedTuple):
 
 
 def sampled_shapley(
-    game: Game, orders: int, random: np.random.Generator, *, tolerance: float = 0.0
+    game: Game, orders: int, random: np.random.Generator, *, truncation: float = 0.0
 ) -> Sampled:
     r"""Estimate Shapley values from random orders of the players (Ghorbani and Zou 2019, Algorithm 1).
 
@@ -123,19 +128,23 @@ def sampled_shapley(
     orders only have to tell what it adds in between. Values are then shifted, all alike, so that they sum to
     the worth of everyone. Pairs are independent; their spread gives the standard error.
 
-    A chain ends when the worth of its last two groups is within the tolerance of that of everyone. The
+    A chain ends when the worth of its last two groups is within a tolerance of that of everyone. The
     players who are left share what is left equally (the original counts nothing for them).
 
     Args:
         game: The game.
         orders: How many orders to draw: an even number, at least four.
         random: Where they come from.
-        tolerance: How little is left to gain where a chain ends; 0 to follow each to its end.
+        truncation: How little is left to gain where a chain ends, as a share of the standard error, over
+            the owner's rows, of what everyone gains; 0 to follow each to its end.
     """
     drawn = [random.permutation(game.players) for _ in range(orders // 2)]
     chains = [_Chain(game, order) for pair in drawn for order in (pair, pair[::-1])]
-    length = max(1, math.ceil(game.players / (BLOCKS if tolerance > 0 else 1)))
-    game.ask([game.everyone, *(frozenset([player]) for player in range(game.players))])
+    length = max(1, math.ceil(game.players / (BLOCKS if truncation > 0 else 1)))
+    ends = [frozenset([player]) for player in range(game.players)]
+    game.ask([game.everyone, *ends, *(game.everyone - end for end in ends)])
+    everything = game.worth(game.everyone) - game.worth(())
+    tolerance = truncation * float(row_error(everything)) if truncation > 0 else 0.0
     first = np.stack([game.worth([player]) - game.worth(()) for player in range(game.players)])
     last = leave_one_out(game)
     while going := [chain for chain in chains if not chain.ended]:
@@ -151,7 +160,6 @@ def sampled_shapley(
     # Of a player who was never in between, the two ends are all that is known.
     middle = np.where(often[:, None] > 0, total / np.maximum(often, 1)[:, None], (first + last) / 2)
     values = (first + last + (game.players - 2) * middle) / game.players
-    everything = game.worth(game.everyone) - game.worth(())
     values += (everything - values.sum(axis=0)) / game.players
     # How much each pair has moved the values, to first order.
     away = between * (gains - middle).mean(axis=2) * orders / np.maximum(often, 1)
