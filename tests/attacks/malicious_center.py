@@ -21,7 +21,6 @@ from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT
 from fedkin.methods.descent.node import DESCENT_ROUND
 from fedkin.nodes.draws import draw_batches
 
-
 L2 = 1e-6
 """The factor of the penalty on the model, which the center chooses."""
 
