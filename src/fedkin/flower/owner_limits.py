@@ -101,8 +101,8 @@ class OwnerLimits(BaseModel):
             if not np.all(squares <= largest**2):
                 raise RefusedError(
                     Refusal.LIMIT,
-                    f"the model {name[:50]!r} has a norm above the largest that the owner of this node "
-                    f"allows, {self.largest_norm:g} where no column has a root mean square above 1 (largest-norm)",
+                    f"the model {name[:50]!r} has a norm above what the owner of this node allows, "
+                    f"{self.largest_norm:g} where no column has a root mean square above 1 (largest-norm)",
                 )
 
 
