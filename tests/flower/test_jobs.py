@@ -67,7 +67,7 @@ def write_job(tmp_path, more=""):
 def grid(nodes, **more):
     return FakeGrid(
         [
-            {"name": name, "data": str(path), "label": "outcome", **more}
+            {"name": name, "data": str(path), "label": "outcome", "reproducible": True, **more}
             for name, path in nodes.items()
         ]
     )
@@ -279,7 +279,7 @@ def test_a_node_that_refuses_is_named(tables, tmp_path):
     refusing = grid(tables, **{"minimum-points": 62})
     path = write_job(tmp_path)
     path.write_text(path.read_text() + "wait = 0.1")
-    with pytest.raises(InputError, match=r"2 of 3 .*fewer points than its owner requires"):
+    with pytest.raises(InputError, match=r"2 of 3 .*see its owner's log"):
         load_job(path).carry_out(Messenger(refusing), tmp_path / "result", resume=False)
 
 

@@ -66,6 +66,8 @@ class NodeEntry(BaseModel):
     """The file with the node's table; or the name of a set of images, such as `digits`, for a trial."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """The port that its own processes use, reachable from this machine only."""
+    reproducible: bool = False
+    """Whether the center decides what the node draws, as in a simulation: for trials on one machine."""
 
     @field_validator("name")
     @classmethod
@@ -229,6 +231,7 @@ def to_toml(content: FederationFile) -> str:
     for node in content.node:
         lines += ["", "[[node]]", f"name = {_value(node.name)}", f"data = {_value(node.data)}"]
         lines += _table({} if node.port is None else {"port": node.port})
+        lines += _table({"reproducible": True} if node.reproducible else {})
         lines += _table(node.further)
     return "\n".join(lines) + "\n"
 

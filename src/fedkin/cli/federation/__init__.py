@@ -3,6 +3,7 @@
 import typer
 
 from fedkin.cli.federation import (
+    audit,
     down,
     init,
     key,
@@ -31,6 +32,7 @@ for command in (init.init, up.up, run.run, down.down, status.status, logs.logs):
 for command in (
     superlink.superlink,
     node.node,
+    audit.audit,
     key.key,
     register.register,
     unregister.unregister,
