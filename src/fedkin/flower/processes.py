@@ -18,7 +18,11 @@ from rich.text import Text
 import fedkin
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
-from fedkin.flower.internals.environment import HOME_VARIABLE, POLL_VARIABLES, QUIET_VARIABLES
+from fedkin.flower.internals.environment import (
+    CLOSED_VARIABLES,
+    HOME_VARIABLE,
+    QUIET_VARIABLES,
+)
 from fedkin.flower.layout import Layout
 
 if TYPE_CHECKING:
@@ -52,9 +56,10 @@ def quiet_environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(
             dict.fromkeys([str(Path(fedkin.__file__).resolve().parents[1]), *_given_python_path()])
         ),
+        "PYTHONSAFEPATH": "1",  # no module is imported from the directory that a command is given in
         "PYTHONUNBUFFERED": "1",
         **QUIET_VARIABLES,
-        **POLL_VARIABLES,
+        **CLOSED_VARIABLES,
     }
 
 
