@@ -23,7 +23,7 @@ from pydantic import (
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import Scenario, load_scenario
 from fedkin.errors import InputError
-from fedkin.messages import suggestion
+from fedkin.messages import check_printable, suggestion
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
 from fedkin.methods.settings import LARGEST_SEED
@@ -64,6 +64,7 @@ def _known_model(name: str) -> str:
     return name
 
 
+Name = Annotated[str, AfterValidator(check_printable)]
 MethodName = Annotated[str, AfterValidator(_known_method)]
 ModelName = Annotated[str, AfterValidator(_known_model)]
 
@@ -73,8 +74,8 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: str
-    setting: SettingNumber | str
+    dataset: Name
+    setting: SettingNumber | Name
     """Setting 1-4 of the paper, the name of the declared one, or the title of the partition."""
     declared: Scenario | None = None
     """A setting that is not one of the paper's, in full, so that an edited file is another run."""
@@ -169,8 +170,8 @@ class StudyConfig(PartitionFields, BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: Annotated[list[str], OneOrMore]
-    setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
+    dataset: Annotated[list[Name], OneOrMore]
+    setting: Annotated[list[SettingNumber | Name], OneOrMore] = [1, 2, 3, 4]
     target: Annotated[list[StudyTarget], OneOrMore] = ["minority"]
     method: Annotated[list[MethodName], OneOrMore] = list(PAPER_METHODS)
     seed: Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]], OneOrMore] = [0]
