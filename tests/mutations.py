@@ -2,7 +2,9 @@
 
 import io
 import json
+import struct
 import zipfile
+import zlib
 
 import numpy as np
 
@@ -26,6 +28,24 @@ def zip_of(members):
         for name, member in members.items():
             archive.writestr(name, member)
     return content.getvalue()
+
+
+def bomb(name, copies=2):
+    """Return a zip file of 4 MB per copy that expands to 4 GB per copy, which no test writes out."""
+    part = 1 << 26
+    packing = zlib.compressobj(9, zlib.DEFLATED, -15)
+    block = packing.compress(bytes(part)) + packing.flush(zlib.Z_FULL_FLUSH)  # may be repeated
+    packed = block * 63 + zlib.compressobj(9, zlib.DEFLATED, -15).flush()
+    content, directory = b"", b""
+    for number in range(copies):
+        own = (name if number == 0 else f"{name}-{number}").encode()
+        sizes = struct.pack("<IIIHH", 0, len(packed), 63 * part, len(own), 0)
+        begin = struct.pack("<HHHHH", 20, 0, 8, 0, 33)
+        directory += b"PK\x01\x02" + struct.pack("<H", 20) + begin + sizes
+        directory += struct.pack("<HHHII", 0, 0, 0, 0, len(content)) + own
+        content += b"PK\x03\x04" + begin + sizes + own + packed
+    end = struct.pack("<HHHHIIH", 0, 0, copies, copies, len(directory), len(content), 0)
+    return content + directory + b"PK\x05\x06" + end
 
 
 def array_file(array):

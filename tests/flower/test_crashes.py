@@ -15,8 +15,10 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 
 from fedkin.events import EventReader, RunStarted
 from fedkin.flower import processes, trial
+from fedkin.flower.certificates import make_token
+from fedkin.flower.launch import Server, superlink_command
 from fedkin.flower.layout import SUPERLINK, Layout
-from flower.processes import wait_until
+from flower.processes import Processes, wait_until
 from flower.test_trial import FEDKIN, fedkin
 
 pytestmark = pytest.mark.flower
@@ -87,6 +89,23 @@ def end_of(process):
     seconds = time.monotonic() - begin
     print(f"{seconds:.1f} s: {error}")  # noqa: T201
     return process.returncode, error, seconds
+
+
+def test_a_superlink_that_would_listen_without_its_gate_does_not_start(tmp_path):
+    """As Flower's older interface for commands would, which asks nobody for a token."""
+    parts = Processes(tmp_path / "federation")
+    make_token(parts.token)
+    server = Server("127.0.0.1", parts.port, None, parts.token, certificate=None)
+    try:
+        command = superlink_command(server)
+        parts.start("superlink", *command, FLWR_INTERNAL_GRPC_CONTROL_API="1")
+        assert parts.started["superlink"].wait(120) != 0
+        log = parts.log("superlink")
+    finally:
+        parts.stop()
+    assert "where fedkin's gate is not before it: the SuperLink does not start" in " ".join(
+        log.split()
+    )
 
 
 def test_a_program_at_the_center_that_is_killed_is_noticed_at_once(federation, tmp_path):

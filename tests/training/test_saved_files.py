@@ -4,7 +4,7 @@ import io
 import json
 import random
 import struct
-import zipfile
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import fedkin
 from fedkin.errors import InputError
 from fedkin.messages import STEERING, printable
 from fedkin.training.collaboration import Collaboration
-from mutations import ARRAYS, DEEP, array_file, members_of, mutated, zip_of
+from mutations import ARRAYS, DEEP, array_file, bomb, members_of, mutated, zip_of
 
 X = np.linspace(-1, 1, 20)[:, None]
 
@@ -141,17 +141,23 @@ def test_parameters_of_another_type_or_shape_are_refused(array, result, tmp_path
     assert refusal(zip_of(members | {"arrays.npz": zip_of(arrays)}), tmp_path)
 
 
-def test_a_file_that_expands_too_much_is_refused_before_it_does(result, tmp_path):
-    """What a member expands to is in the directory of the file; nothing is read beyond it."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("result.json", b"0" * 1_000_000)
-    bomb = bytearray(content.getvalue())
-    place = bomb.rfind(b"PK\x01\x02") + 24
-    bomb[place : place + 4] = struct.pack("<I", 4_000_000_000)
-    assert "expands from" in refusal(bytes(bomb), tmp_path)
-    inner = members_of(result.to_bytes()) | {"arrays.npz": bytes(bomb)}
+def test_a_file_that_expands_a_thousandfold_is_refused_before_it_does(result, tmp_path):
+    """From 8 MB to 8 GB: what members expand to is in the directory of the file."""
+    content = bomb("result.json")
+    assert len(content) < 9_000_000
+    begin = time.process_time()
+    assert "expands from" in refusal(content, tmp_path)
+    inner = members_of(result.to_bytes()) | {"arrays.npz": bomb("theta.npy")}
     assert "expands from" in refusal(zip_of(inner), tmp_path)
+    assert time.process_time() - begin < 5
+
+
+def test_a_member_that_lies_about_its_size_is_not_expanded_either(result, tmp_path):
+    content = bytearray(bomb("result.json", copies=1))
+    for mark, place in ((b"PK\x01\x02", 24), (b"PK\x03\x04", 22)):
+        start = content.rfind(mark) + place
+        content[start : start + 4] = struct.pack("<I", 1000)
+    assert "damaged" in refusal(bytes(content), tmp_path)
 
 
 def test_a_table_of_too_many_rows_is_refused_before_it_is_read(result, tmp_path):

@@ -92,24 +92,13 @@ def find(identity: str) -> dict[int, str]:
     import psutil
 
     found: dict[int, str] = {}
-    closed: list[psutil.Process] = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        with contextlib.suppress(psutil.Error, OSError):  # gone, or another user's
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            try:
-                variables = process.environ()
-            except (psutil.AccessDenied, OSError):
-                closed.append(process)
-                continue
+            variables = process.environ()
             if variables.get(IDENTITY) == identity:
                 found[process.pid] = variables.get(ROLE, "")
-    # Flower's SuperExec hides its environment even from its own user; its parent's shows its federation.
-    for process in closed:
-        with contextlib.suppress(psutil.Error, OSError):
-            parent = process.ppid()
-            if parent in found:
-                found[process.pid] = found[parent]
     return found
 
 
