@@ -7,25 +7,38 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pydantic import Field
 
 from fedkin.errors import InputError
-from fedkin.federation.base import Federation
+from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.task import Slot
 from fedkin.files import write_atomically
 from fedkin.messages import shorten
-from fedkin.training.history import cost_from_json, from_json, to_json
+from fedkin.training.history import from_json, to_json
 from fedkin.training.runner import RunState
-from fedkin.training.saved_files import read_arrays
+from fedkin.training.saved_files import Record, Text, read_arrays, read_record
 from fedkin.version import __version__
 
 MOST_DIFFERENCES = 3
 """How many differences a message names."""
+
+
+class SavedRun(Record):
+    """What a checkpoint says of its run, beside the arrays and what it was made with."""
+
+    cost: Cost
+    rounds: int
+    seconds: float
+    history: tuple[dict[str, Any], ...]
+    kept: Annotated[int, Field(ge=0)] | None
+    """Which row of the history is the best one."""
+    stopped: Text | None
 
 
 def versions(*others: str) -> dict[str, str]:
@@ -96,10 +109,11 @@ def load_checkpoint(
     """
     try:
         arrays = read_arrays(path.read_bytes())
-        description = json.loads(arrays.pop("description").tobytes())
-        differing = _differing(description["made_with"], made_with)
+        written = arrays.pop("description").tobytes()
+        differing = _differing(json.loads(written)["made_with"], made_with)
         if not differing:
-            _restore_run(state, description, arrays, federation, center, slots)
+            saved = read_record(written, SavedRun)
+            _restore_run(state, saved, arrays, federation, center, slots)
     except Exception as error:  # of a parser, or of an engine that was given nonsense
         raise InputError(
             f"the checkpoint {path} is damaged or of another version ({_reason(error)}): delete it to start "
@@ -140,7 +154,7 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
 
 def _restore_run(
     state: RunState,
-    description: dict[str, Any],
+    saved: SavedRun,
     arrays: dict[str, np.ndarray],
     federation: Federation,
     center: Center,
@@ -155,17 +169,13 @@ def _restore_run(
             if name.startswith(prefix)
         }
         holder.import_state(own, slots)
-    state.cost = cost_from_json(description["cost"])
-    state.rounds = description["rounds"]
-    state.seconds = description["seconds"]
-    state.history = [from_json(row) for row in description["history"]]
-    state.stopped = description["stopped"]
-    if not isinstance(state.stopped, str | None) or not isinstance(state.rounds, int):
-        raise ValueError("the outcome is not one")
-    if description["kept"] is not None:
-        if not 0 <= description["kept"] < len(state.history):
-            raise ValueError("the best step is not among those of the history")
-        state.kept = state.history[description["kept"]]
+    state.cost = saved.cost
+    state.rounds = saved.rounds
+    state.seconds = saved.seconds
+    state.history = [from_json(row) for row in saved.history]
+    state.stopped = saved.stopped
+    if saved.kept is not None:
+        state.kept = state.history[saved.kept]
         state.kept_theta = _vector(arrays["kept_theta"], federation)
         state.last_theta = _vector(arrays["last_theta"], federation)
 

@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ class RunStarter:
     def _start(self, token: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, umask=self._mask)
         assert process.stdin is not None
-        with process.stdin as pipe:
+        with suppress(BrokenPipeError), process.stdin as pipe:  # if it has ended, the next look notices
             pipe.write(f"{token}\n{self._token}\n".encode())
         return process
 
