@@ -5,6 +5,7 @@ no network: the node answers in this process. docs/security.md has the figures b
 """
 
 import argparse
+import copy
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,15 @@ import jax
 import numpy as np
 import pandas as pd
 
-from attacks.victim import LABEL, NUMBERS, Center, Refused, agreed, count_rows, make_table
+from attacks.victim import (
+    LABEL,
+    NUMBERS,
+    Center,
+    RefusedByNodeError,
+    agreed,
+    count_rows,
+    make_table,
+)
 from fedkin.data.batches import divide
 from fedkin.flower.wire import write_key
 from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT
@@ -45,8 +54,8 @@ class Found:
 def rows_by_seeds(center: Center, table: pd.DataFrame) -> Found:
     """Join with new seeds, ask for one step on each mini-batch, and solve for the rows.
 
-    With the model zero, the gradient of a row is (1/2 - y)(x, 1), and a step on a mini-batch gives the mean of
-    these over rows that the seed and the key decide. Enough means over different rows determine each.
+    With the model zero, the gradient of a row is (1/2 - y)(x, 1), and a step on a mini-batch gives the mean
+    of these over rows that the seed and the key decide. Enough means over different rows determine each.
     """
     summary = center.describe()
     preprocessing = agreed(summary)
@@ -63,7 +72,7 @@ def rows_by_seeds(center: Center, table: pd.DataFrame) -> Found:
                 reply = center.ask(DESCENT_ROUND, {"point": zero}, key, learning_rate=1.0)
                 which.append(np.isin(np.arange(points), parts[batch]) / len(parts[batch]))
                 means.append(-_second_class(reply.vectors["point"]))
-        except Refused as refused:
+        except RefusedByNodeError as refused:
             refusals.add(refused.reason)
     if not means:
         return Found(refusals=frozenset(refusals), requests=center.requests)
@@ -96,7 +105,7 @@ def values_by_categories(center: Center, table: pd.DataFrame) -> Found:
         for place in held:
             sums = _products(center, int(points), len(rest) + place) / np.round(counts[place])
             rows.append([*sums[: len(rest)], float(tenths[place])])
-    except Refused as refused:
+    except RefusedByNodeError as refused:
         return Found(requests=center.requests, refusals=frozenset([refused.reason]))
     others = _in_units(np.array(rows)[:, :-1], {"columns": rest})
     named = pd.DataFrame(others, columns=[own["name"] for own in rest])
@@ -127,7 +136,7 @@ def labels_by_feature(center: Center, table: pd.DataFrame) -> Found:
             for age, count in zip(ages, np.round(counts), strict=True):
                 own = table.loc[table["age"] == float(age), LABEL]
                 known += int(count) if (own == name).sum() == count else 0
-    except Refused as refused:
+    except RefusedByNodeError as refused:
         return Found(requests=center.requests, refusals=frozenset([refused.reason]))
     return Found(labels=known, requests=center.requests)
 
@@ -145,7 +154,7 @@ def extremes_by_refusals(center: Center, table: pd.DataFrame) -> Found:
         try:
             center.join(preprocessing | {"columns": columns})
             high = middle
-        except Refused as refused:
+        except RefusedByNodeError as refused:
             refusals.add(refused.reason)
             low = middle
     largest = 1e6 * 10.0 ** ((low + high) / 2)
@@ -169,7 +178,7 @@ def rows_by_missing_codes(center: Center, table: pd.DataFrame) -> Found:
     for value in range(20, 95):
         try:
             change = before - sums({first["name"]: float(value)})
-        except Refused as refused:
+        except RefusedByNodeError as refused:
             refusals.add(refused.reason)
             break
         standard = (value - first["mean"]) / first["standard_deviation"]
@@ -187,26 +196,56 @@ def rows_by_missing_codes(center: Center, table: pd.DataFrame) -> Found:
 
 
 def rows_by_chosen_models(center: Center, table: pd.DataFrame) -> Found:
-    """Ask for gradients of the whole table at models that tell the rows on one side of a plane from the others.
+    """Ask for gradients of the whole table at models that tell the rows beyond a plane from the others.
 
     A large model (t v, -t c) gives all rows with v x > c the probability one, and the others zero: between
     two c the gradient changes by the sum of the rows between, and by their number. Halve until it is one.
-    This is what only sums over several nodes, and noise, protect from.
+    The larger t, the sharper the plane. Where models may not be large, columns are scaled up, and moved so
+    that the plane is near zero.
     """
     summary = center.describe()
-    preprocessing = agreed(summary)
-    random = np.random.default_rng(1)
-    direction = random.normal(size=len(NUMBERS))
+    best = Found()
+    for scale, norm in ((1.0, 20_000.0), (1.0, 99.0), (0.2, 99.0), (0.2, 10.0)):
+        before = center.requests
+        try:
+            rows = _divide_by_planes(center, summary, norm, scale)
+        except RefusedByNodeError:
+            continue
+        if rows and (count := count_rows(np.array(rows), table)) > best.rows:
+            best = Found(rows=count, requests=center.requests - before)
+    best.requests = best.requests or center.requests
+    return best
+
+
+def _divide_by_planes(center: Center, summary: dict, norm: float, scale: float) -> list[np.ndarray]:
+    """Return the rows that are alone between two planes, in the units of the table.
+
+    Args:
+        center: The center.
+        summary: The summary of the node's table.
+        norm: The norm of the models.
+        scale: What the standard deviations of columns are multiplied with.
+    """
+    honest = agreed(summary)
+    direction = np.random.default_rng(1).normal(size=len(NUMBERS))
     direction /= np.linalg.norm(direction)
-    sharp = 3000.0
+    farthest = 1.6 / np.abs(direction).max()
     rows: list[np.ndarray] = []
-    refusals = set()
 
     def above(threshold: float) -> np.ndarray:
         """Return the sum of (x, 1) over the rows beyond a plane, and a constant."""
-        theta = _model(sharp * np.append(direction, -threshold))
+        moved = float(np.clip(threshold, -farthest, farthest)) if scale < 1 else 0.0
+        preprocessing = copy.deepcopy(honest)
+        for column, step in zip(preprocessing["columns"], moved * direction, strict=True):
+            column["mean"] += step * column["standard_deviation"]
+            column["standard_deviation"] *= scale
+        if scale < 1 or not center.size:
+            center.join(preprocessing)
+        plane = np.append(direction, -(threshold - moved) / scale)
+        theta = _model(norm * plane / np.linalg.norm(plane))
         gradient = center.ask(GRADIENT, {"theta": theta}).vectors["gradient"]
-        return int(summary["rows"]) * _second_class(gradient - L2 * theta)
+        sums = summary["rows"] * _second_class(gradient - L2 * theta)
+        return np.append(scale * sums[:-1] + moved * direction * sums[-1], sums[-1])
 
     def search(low: float, high: float, at_low: np.ndarray, at_high: np.ndarray) -> None:
         between = at_low - at_high
@@ -214,22 +253,16 @@ def rows_by_chosen_models(center: Center, table: pd.DataFrame) -> Found:
         if count <= 0 or high - low < 3e-3:
             return
         if count == 1:
-            rows.append(between[:-1])
+            rows.append(_in_units(between[:-1], honest))
             return
         middle = (low + high) / 2
         at_middle = above(middle)
         search(low, middle, at_low, at_middle)
         search(middle, high, at_middle, at_high)
 
-    try:
-        center.join(preprocessing)
-        search(-6.0, 6.0, above(-6.0), above(6.0))
-    except Refused as refused:
-        refusals.add(refused.reason)
-    found = _in_units(np.array(rows), preprocessing) if rows else np.zeros((0, len(NUMBERS)))
-    return Found(
-        rows=count_rows(found, table), requests=center.requests, refusals=frozenset(refusals)
-    )
+    center.size = 0
+    search(-6.0, 6.0, above(-6.0), above(6.0))
+    return rows
 
 
 ATTACKS: dict[str, Callable[[Center, pd.DataFrame], Found]] = {

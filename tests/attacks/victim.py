@@ -1,8 +1,8 @@
 """A node with a small table, and a center that sends it whatever it likes.
 
-The node answers in this process, as `fedkin.flower.worker` lets it, over the bytes of real messages. The center
-knows what every center knows: the node's answers, and fedkin's source. The attacks of this folder use nothing
-else; they compare what they have found with the table only to count it.
+The node answers in this process, as `fedkin.flower.worker` lets it, over the bytes of real messages. The
+center knows what every center knows: the node's answers, and fedkin's source. The attacks of this folder use
+nothing else; they compare what they have found with the table only to count it.
 """
 
 import json
@@ -44,7 +44,7 @@ def make_table(path: Path, seed: int = 0, rows: int = ROWS) -> pd.DataFrame:
 
 
 @dataclass
-class Refused(Exception):
+class RefusedByNodeError(Exception):
     """The node has refused a request."""
 
     code: int
@@ -71,7 +71,7 @@ class Center:
         self.requests += 1
         reply = through_bytes(answer(through_bytes(message), self._context))
         if reply.has_error():
-            raise Refused(reply.error.code, reply.error.reason)
+            raise RefusedByNodeError(reply.error.code, reply.error.reason)
         return wire.unpack("answer", reply.content, LARGEST_ANSWER)
 
     def describe(self) -> dict:

@@ -71,7 +71,7 @@ def test_the_mini_batches_are_the_same_whatever_the_center_sends(patients, more)
 
 
 def test_mini_batches_of_every_size_are_made_of_the_same_groups(patients):
-    """The sums over mini-batches of 20 are sums of those of 5, and no sum over fewer rows follows from both."""
+    """Sums over mini-batches of 20 are sums of those of 5: both together say nothing about fewer rows."""
     sums = {}
     for size in (5, 20):
         center, answer = joined(patients, batch_size=size)

@@ -164,7 +164,7 @@ def divide(points: int, batch_size: int, seed: int, node: int, group: int = 1) -
     """Divide 0 … points - 1 at random into as few mini-batches of nearly equal size as possible.
 
     With `group`, the points are first divided into groups of at least that many, and every mini-batch is made
-    of whole groups. Whatever batch sizes somebody asks for, no two sums over mini-batches then differ by fewer
+    of whole groups. Whatever batch sizes somebody asks for, sums over mini-batches then never differ by fewer
     points than a group has.
 
     >>> sizes = [[len(part) for part in divide(60, size, seed=0, node=0, group=7)] for size in (50, 20, 1)]

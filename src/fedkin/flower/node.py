@@ -211,7 +211,7 @@ def _do_exchange(
         holds_out=own.held_out is not None,
     )
     entry.tasks = _describe_tasks(blocks)
-    count = settings.check(blocks)
+    count = settings.check(blocks, own.spread)
     if usage := _usage(settings):
         usage.count_requests(
             hashlib.sha256(joined["run"].encode()).hexdigest()[:16], count, settings

@@ -41,6 +41,8 @@ class OwnNode:
 
     objective: Objective
     draws: Draws
+    spread: float
+    """The root mean square of the largest column of its table; 1 for images."""
     data: NodeData
     """Its training rows; an owner has them twice, also as the only node of its own federation."""
     work: Work

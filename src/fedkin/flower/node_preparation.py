@@ -77,7 +77,14 @@ def _prepare(settings: NodeSettings, request: JoinRequest) -> OwnNode:
         group=draws.group,
     )
     work = local_work(objective, data, first_number=draws.number)
-    return OwnNode(objective, draws, data, work, held_out)
+    spread = _spread(parts) if settings.is_table else 1.0
+    return OwnNode(objective, draws, spread, data, work, held_out)
+
+
+def _spread(parts: node_data.OwnParts) -> float:
+    """Return the root mean square of the largest column: it follows from the summaries, which all know."""
+    tables = [points.inputs for points in parts if points is not None]
+    return max(float(np.sqrt(np.mean(np.square(own), axis=0).max())) for own in tables)
 
 
 def _hold_out(

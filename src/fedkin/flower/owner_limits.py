@@ -21,6 +21,9 @@ DAY = 86_400.0
 USAGE_FILE = "usage.json"
 """In the node's `state` directory."""
 
+DIRECTIONS = ("vector", "target")
+"""What tasks call the vectors that are no models: they are multiplied with gradients or Hessians."""
+
 AT_A_TIME = 100
 """Requests are written down this many at a time, before they are answered: a restart forgets none."""
 
@@ -46,8 +49,9 @@ class OwnerLimits(BaseModel):
     """Models that one message is about."""
     steps_per_request: PositiveInt = 10_000_000
     """Local steps times iterations that one message asks for, for all models and owners together."""
-    largest_norm: float = Field(1e6, gt=0, allow_inf_nan=False)
-    """The norm of any vector of model size."""
+    largest_norm: float = Field(100.0, gt=0, allow_inf_nan=False)
+    """The norm of a model, times the root mean square of the node's largest column if that is above one: with
+    large models, rows can be told apart. Directions may be longer: answers are proportional to them."""
     seconds_per_request: float = Field(600.0, gt=0, allow_inf_nan=False)
     """How long an answer may take; a worker that takes longer is ended, and started again."""
     largest_spread: float = Field(10.0, ge=1, allow_inf_nan=False)
@@ -57,8 +61,13 @@ class OwnerLimits(BaseModel):
     audit_megabytes: float = Field(20.0, gt=0, allow_inf_nan=False)
     """The size of the audit log."""
 
-    def check(self, blocks: Sequence[CheckedBlock]) -> int:
-        """Refuse what is above the limits; return how many requests a message counts for."""
+    def check(self, blocks: Sequence[CheckedBlock], spread: float = 1.0) -> int:
+        """Refuse what is above the limits; return how many requests a message counts for.
+
+        Args:
+            blocks: What each owner asks for.
+            spread: The root mean square of the node's largest column, as the center scales it.
+        """
         requests = [request for block in blocks for request in block.requests]
         models = {
             (block.number, model)
@@ -80,20 +89,20 @@ class OwnerLimits(BaseModel):
                 f"{self.steps_per_request:,} (steps-per-request)",
             )
         for request in requests:
-            self._check_norms(request)
+            self._check_norms(request, self.largest_norm / max(1.0, spread))
         return sum(len(request.models) for request in requests)
 
-    def _check_norms(self, request: CheckedRequest) -> None:
+    def _check_norms(self, request: CheckedRequest, largest: float) -> None:
         for name, array in request.message.items():
-            if array.ndim == 0:
+            if array.ndim == 0 or name in DIRECTIONS:
                 continue
             with np.errstate(over="ignore"):
                 squares = np.einsum("...i,...i->...", array, array)
-            if not np.all(squares <= self.largest_norm**2):
+            if not np.all(squares <= largest**2):
                 raise RefusedError(
                     Refusal.LIMIT,
-                    f"the vector {name[:50]!r} has a norm above {self.largest_norm:g}, the largest that the "
-                    "owner of this node allows (largest-norm)",
+                    f"the model {name[:50]!r} has a norm above what the owner of this node allows, "
+                    f"{self.largest_norm:g} where no column has a root mean square above 1 (largest-norm)",
                 )
 
 
