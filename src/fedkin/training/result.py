@@ -232,8 +232,9 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a path may have characters that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{str(path)!r} cannot be read: {reason}") from error
 
 
 class SavedModel(Record):

@@ -239,7 +239,10 @@ class RunStarter:
     def _start(self, token: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, umask=self._mask)
         assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin as pipe:  # if it has ended, the next look notices
+        with (
+            suppress(BrokenPipeError),
+            process.stdin as pipe,
+        ):  # if it has ended, the next look notices
             pipe.write(f"{token}\n{self._token}\n".encode())
         return process
 
