@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 
 import fedkin
+from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
 from fedkin.events import EventReader
+from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.bilevel.method import Bilevel
@@ -328,3 +330,13 @@ def test_a_file_that_is_no_job_is_refused(tmp_path):
     path.write_text(STUDY.format(more="") + "[federation]\npatience = -1")
     with pytest.raises(InputError, match=r"federation\.patience"):
         load_job(path)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"a": 1}', '{"a": {"rows": "many"}}', "[" * 10_000]
+)
+def test_a_damaged_record_of_the_nodes_is_refused(content, tmp_path):
+    kept = KeptRuns(tmp_path)
+    (tmp_path / "nodes.json").write_text(content)
+    with pytest.raises(InputError, match="cannot be read: delete"):
+        kept.read_nodes(dict[str, TableSummary])

@@ -114,7 +114,8 @@ def connect(layout: Layout) -> AbstractContextManager[control.Control]:
             f"{layout.directory} is down: start it with fedkin federation up {layout.directory}"
         )
     address = f"127.0.0.1:{running.ports[SUPERLINK]}"
-    return control.connect(address, None if running.insecure else layout.authority)
+    authority = None if running.insecure else layout.authority
+    return control.connect(address, authority, layout.token)
 
 
 def _check_files(layout: Layout, federation: FederationFile) -> None:
@@ -160,10 +161,12 @@ def _choose_ports(federation: FederationFile) -> dict[str, int]:
 def _start(
     layout: Layout, federation: FederationFile, ports: dict[str, int], show: Progress
 ) -> None:
+    certificates.make_token(layout.token)
     server = Server(
         federation.superlink.listen,
         ports[SUPERLINK],
         None,
+        layout.token,
         layout.server_certificate,
         layout.server_key,
         layout.authority,

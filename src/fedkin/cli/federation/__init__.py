@@ -13,6 +13,7 @@ from fedkin.cli.federation import (
     renew,
     run,
     status,
+    stop,
     superlink,
     unregister,
     up,
@@ -27,7 +28,15 @@ app = typer.Typer(
 TRIAL = "A trial on this machine"
 MACHINES = "Real machines (docs/deploy.md)"
 
-for command in (init.init, up.up, run.run, down.down, status.status, logs.logs):
+for command in (
+    init.init,
+    up.up,
+    run.run,
+    stop.stop,
+    down.down,
+    status.status,
+    logs.logs,
+):
     app.command(rich_help_panel=TRIAL)(command)
 for command in (
     superlink.superlink,
