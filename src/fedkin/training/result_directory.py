@@ -18,8 +18,10 @@ HISTORY = "history.csv"
 REPORT = "report.html"
 ADVICE = "advice.json"
 CANDIDATES = "candidates.csv"
-FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, METRICS, HISTORY, REPORT})
-ADVICE_FILES = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, ADVICE, CANDIDATES, REPORT})
+CONTRIBUTIONS = "contributions.json"
+OF_ALL = frozenset({MODEL, PREPROCESSING, WEIGHTS, WEIGHTS_TABLE, CONTRIBUTIONS, REPORT})
+FILES = OF_ALL | {METRICS, HISTORY}
+ADVICE_FILES = OF_ALL | {ADVICE, CANDIDATES}
 REPORT_FILES = "report"
 """The directory that `fedkin report` adds."""
 
@@ -67,7 +69,10 @@ def write_directory(out: Path, fill: Callable[[Path], None]) -> None:
                 out.rename(Path(scratch) / "old")
             fresh.rename(out)
     except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
+        raise InputError(
+            f"{out} cannot be written: {error.strerror or error}; make room, or choose another --out, and "
+            "give the same command again"
+        ) from None
 
 
 def write_json(path: Path, content: Any) -> None:

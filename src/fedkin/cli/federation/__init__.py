@@ -1,8 +1,9 @@
-"""`fedkin federation`: a real federation over Flower, as a trial on one machine or on many machines."""
+"""A real federation over Flower: nodes are processes, on this machine or on others."""
 
 import typer
 
 from fedkin.cli.federation import (
+    audit,
     down,
     init,
     key,
@@ -12,6 +13,7 @@ from fedkin.cli.federation import (
     renew,
     run,
     status,
+    stop,
     superlink,
     unregister,
     up,
@@ -19,18 +21,27 @@ from fedkin.cli.federation import (
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A real federation over Flower: nodes are processes, on this machine or on others.",
+    help=__doc__,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 TRIAL = "A trial on this machine"
 MACHINES = "Real machines (docs/deploy.md)"
 
-for command in (init.init, up.up, run.run, down.down, status.status, logs.logs):
+for command in (
+    init.init,
+    up.up,
+    run.run,
+    stop.stop,
+    down.down,
+    status.status,
+    logs.logs,
+):
     app.command(rich_help_panel=TRIAL)(command)
 for command in (
     superlink.superlink,
     node.node,
+    audit.audit,
     key.key,
     register.register,
     unregister.unregister,
