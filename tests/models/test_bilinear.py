@@ -36,7 +36,7 @@ def _plain(kernel, columns):
 def test_the_numbers_and_derivatives_of_the_product(axes, few, monkeypatch):
     monkeypatch.setattr(bilinear, "FEW_SUMS", few)
     monkeypatch.setattr(bilinear, "FEW_OUTPUTS", few)
-    shapes = [(5, 3), (5, 7)]
+    shapes: list[tuple[int, ...]] = [(5, 3), (5, 7)]
     if axes is not None:
         for place, axis in enumerate(axes):
             if axis is not None:
