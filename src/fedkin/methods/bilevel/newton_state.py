@@ -116,10 +116,7 @@ def search_line(
         prior_slopes: The first and the second derivative of a prior on the weights along the line.
     """
     first, second = prior_slopes
-    offset = seen.inner_error - first
-    # Owners elsewhere have no prior.
-    bend = {"bend": second} if second else {}
-    return center.search_line(theta, seen.direction, offset, longest, **bend)
+    return center.search_line(theta, seen.direction, seen.inner_error - first, longest, second)
 
 
 def trusted_share(decrement: float, place: Place) -> float:
