@@ -43,6 +43,7 @@ class Center:
         labels: The labels of D_0.
         batch_size: The number of points in a mini-batch.
         seed: Decides how D_0 is divided into mini-batches.
+        group: Mini-batches are made of groups of at least this many points. See `divide`.
     """
 
     def __init__(
@@ -53,10 +54,16 @@ class Center:
         *,
         batch_size: int = 50,
         seed: int,
+        group: int = 1,
     ) -> None:
         self.objective = objective
         own = SimulatedFederation(
-            objective, [(inputs, labels)], names=["center"], batch_size=batch_size, seed=seed
+            objective,
+            [(inputs, labels)],
+            names=["center"],
+            batch_size=batch_size,
+            seed=seed,
+            group=group,
         )
         self.alone: Federation = own
         """What the owner trains on alone, as a federation of one node: D_0, unless other data are given."""
