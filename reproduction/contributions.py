@@ -56,6 +56,13 @@ def digits(seed: int = 0) -> Federation:
     return Federation({name: (inputs, labels) for name, (inputs, labels) in nodes}, (x, y))
 
 
+def six_digits(seed: int) -> Federation:
+    """Three nodes like the owner, and three of the others."""
+    whole = digits(seed)
+    chosen = [*list(whole.nodes)[:3], *list(whole.nodes)[5:8]]
+    return Federation({name: whole.nodes[name] for name in chosen}, whole.validation)
+
+
 def say(line: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{line}\n")
@@ -99,18 +106,14 @@ def cost(directory: Path) -> None:
             f"{title}: one run {one:.1f} s, {result.cost.synchronizations} synchronizations; "
             f"{len(given.nodes)} runs {seconds:.1f} s, {synchronizations:.0f} synchronizations"
         )
-        several = [{}, {"truncation": 0.0}, {"warm_start": False}] if len(given.nodes) > 6 else [{}]
-        for options in several:
-            found, spent = timed(
-                lambda o=options, r=result, g=given: fedkin.contributions(r, *g, **o)
-            )
-            say(
-                f"  contributions {options or ''}: {spent:.1f} s ({spent / seconds:.2f} of the runs), "
-                f"{found.cost.synchronizations} synchronizations "
-                f"({found.cost.synchronizations / synchronizations:.2f}), {found.groups} groups, "
-                f"{found.ended_early} orders ended early, largest sampling error "
-                f"{found.table['sampling_error'].max():.3g} of {found.table['shapley'].abs().max():.3g}"
-            )
+        found, spent = timed(lambda r=result, g=given: fedkin.contributions(r, *g))
+        say(
+            f"  contributions: {spent:.1f} s ({spent / seconds:.2f} of the runs), "
+            f"{found.cost.synchronizations} synchronizations "
+            f"({found.cost.synchronizations / synchronizations:.2f}), {found.groups} groups, "
+            f"{found.ended_early} orders ended early, largest sampling error "
+            f"{found.table['sampling_error'].max():.3g} of {found.table['shapley'].abs().max():.3g}"
+        )
 
 
 def all_groups(given: Federation, **options: Any) -> tuple[fedkin.Contributions, Game]:
@@ -142,10 +145,8 @@ def plain_permutations(game: Game, orders: int, random: np.random.Generator) -> 
 
 def orders(directory: Path) -> None:
     """Print the error of sampled values, and how often two standard errors cover the exact ones."""
-    whole = digits(seed=1)
-    chosen = [*list(whole.nodes)[:3], *list(whole.nodes)[5:8]]
     cases = {
-        "six nodes of digits": Federation({n: whole.nodes[n] for n in chosen}, whole.validation),
+        "six nodes of digits": six_digits(seed=1),
         "four hospitals, va": hospital("va", directory),
     }
     for title, given in cases.items():
@@ -171,11 +172,9 @@ FROM_START = 100
 """The rounds that a network takes from a new model, so that its values are its own."""
 
 
-def networks(directory: Path) -> None:
-    """Print how values of a network by continued training compare with training from the start."""
-    whole = digits(seed=1)
-    chosen = [*list(whole.nodes)[:3], *list(whole.nodes)[5:8]]
-    given = Federation({n: whole.nodes[n] for n in chosen}, whole.validation)
+def networks(directory: Path, seed: int = 2) -> None:
+    """Print values of a network by few rounds beside those by many; the defaults were chosen with seed 1."""
+    given = six_digits(seed)
     result = fedkin.fit(*given, model="mlp", classes=10)
     weights = result.weights or {}
     say(f"weights { {name: round(weight, 3) for name, weight in weights.items()} }")

@@ -49,7 +49,7 @@ FEWEST_ORDERS = 4
 TRUNCATION = 0.1
 """A chain of groups ends where less than this share of the score's standard error is left to gain."""
 
-ROUNDS = 10
+ROUNDS = 40
 """The rounds of local steps for a model that is not trained to convergence."""
 
 LEARNING_RATE = 0.05
@@ -73,14 +73,14 @@ def contributions(
     batch_size: int = 50,
     rounds: int | None = None,
     learning_rate: float | None = None,
-    warm_start: bool = True,
+    warm_start: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Contributions:
     """Say what each node contributes to the owner's score: its Shapley value, and what is lost without it.
 
     A group of nodes is worth the score, on the validation data, of a model trained on these nodes only. The
-    empty group is worth that of the best constant answer. Training starts from the result's model, and all
-    groups share their exchanges. docs/contributions.md says what is exact, and what is not.
+    empty group is worth that of the best constant answer. All groups share their exchanges.
+    docs/contributions.md says what is exact, and what is not.
 
     >>> import numpy as np, fedkin
     >>> x = np.linspace(-1, 1, 40)[:, None]
@@ -92,8 +92,7 @@ def contributions(
     (True, True)
 
     Args:
-        result: What `fedkin.fit` returned, or the `model` of an advice: it says which model is trained, and
-            where training starts.
+        result: What `fedkin.fit` returned, or the `model` of an advice: it says which model is trained.
         nodes: (X, y) of each node, as they were given to `fedkin.fit`: a result does not keep data.
         validation: (X, y) of the owner, likewise.
         score: `loss` (log loss for classes, squared error for numbers) or `accuracy`. Positive
@@ -108,9 +107,10 @@ def contributions(
         seed: Decides the orders, and everything random in training.
         batch_size: The number of points in a mini-batch.
         rounds: For models that are not trained to convergence (networks): the rounds of local steps on
-            each group (default: 10).
+            each group (default: 40).
         learning_rate: Their step size (default: 0.05).
-        warm_start: Whether training starts from the result's model, or from a new one.
+        warm_start: Whether training starts from the result's model, or from a new one; by default where it
+            is to convergence. In a few rounds, networks do not unlearn the nodes that are left out.
         on_event: Called with the events (`fedkin.events.GroupsTrained`).
 
     Returns:
@@ -377,7 +377,7 @@ def _training(
     batch_size: int,
     rounds: int | None,
     learning_rate: float | None,
-    warm_start: bool,
+    warm_start: bool | None,
 ) -> GroupTraining:
     """Bind the model to the data."""
     objective = result.objective
@@ -400,7 +400,7 @@ def _training(
         raise InputError(
             f"{given} changes nothing for linear models, which are trained to convergence: leave it out"
         )
-    start = jnp.asarray(result.theta)
-    if not warm_start:
-        start = objective.start(initial_model_key(seed))
+    start = objective.start(initial_model_key(seed))
+    if warm_start or (warm_start is None and settings is None):
+        start = jnp.asarray(result.theta)
     return GroupTraining(federation, center, start, jax.random.key(seed), settings)

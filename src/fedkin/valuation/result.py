@@ -156,9 +156,9 @@ class Contributions:
     def method(self) -> str:
         """How it was found out, in a sentence."""
         how = "All groups of nodes" if self.exact else f"Groups of nodes from {self.orders} orders"
-        trained = "trained to convergence" if self.converged else "trained on for a few rounds"
+        trained = "trained to convergence" if self.converged else "trained for a few rounds each"
         return (
-            f"{how} were compared: {self.groups} models, {trained} from the result's model, in "
+            f"{how} were compared: {self.groups} models, {trained}, in "
             f"{self.cost.synchronizations} synchronizations."
         )
 
