@@ -56,7 +56,7 @@ def test_nodes_that_others_can_stand_in_for_are_named():
     shown = found()
     assert shown.replaceable == ("<b>east</b>",)  # south is missed, west does harm
     assert shown.caution is not None
-    assert "leaving it out costs next to nothing: other nodes can stand in" in shown.caution
+    assert "leaving it out costs next to nothing: other nodes can stand in for it." in shown.caution
     assert found(table=shown.table.loc[["south"]]).caution is None
 
 

@@ -393,7 +393,7 @@ def _training(
         settings = LocalSvrg(
             learning_rate=learning_rate or LEARNING_RATE,
             period=min(federation.batches, LONGEST_PERIOD),
-            rounds=whole_number("rounds", rounds or ROUNDS),
+            rounds=ROUNDS if rounds is None else whole_number("rounds", rounds),
         )
     elif rounds is not None or learning_rate is not None:
         given = "rounds" if rounds is not None else "learning_rate"

@@ -145,11 +145,14 @@ class Contributions:
         names = self.replaceable
         if not names:
             return None
-        verb = "contributes" if len(names) == 1 else "contribute"
-        them = "it" if len(names) == 1 else "any one of them"
+        if len(names) == 1:
+            return (
+                f"{names[0]} clearly contributes, but leaving it out costs next to nothing: other nodes can "
+                "stand in for it."
+            )
         return (
-            f"{join_names(names, most=6)} clearly {verb}, but leaving {them} out costs next to nothing: "
-            "other nodes can stand in. Do not drop such nodes together."
+            f"{join_names(names, most=6)} clearly contribute, but leaving any one of them out costs next to "
+            "nothing: other nodes can stand in for it. Do not drop these nodes together."
         )
 
     @property
