@@ -110,7 +110,7 @@ def test_a_server_app_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_
     out = tmp_path / "out"
     run, directory = trial.submit(config("bilevel-cg"), out)
     wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
-    for process in trial.processes.left_running("flwr-serverapp"):
+    for process in trial.processes.left_running("serverapp.py"):
         os.kill(process, signal.SIGKILL)
     assert not directory.is_finished()
     trial.submit(config("bilevel-cg"), out)
@@ -156,7 +156,7 @@ def test_fedavg_killed_and_resumed_ends_as_the_simulation_does(trial, tmp_path):
     out = tmp_path / "out"
     run, directory = trial.submit(config("fedavg", steps=3, refresh_probability=0.2), out)
     wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
-    for process in trial.processes.left_running("flwr-serverapp"):
+    for process in trial.processes.left_running("serverapp.py"):
         os.kill(process, signal.SIGKILL)
     trial.submit(config("fedavg", steps=3, refresh_probability=0.2), out)
     trial.finish(directory)
@@ -172,7 +172,7 @@ def test_a_superlink_that_is_started_again_continues_with_its_database(tmp_path)
         run, directory = trial.submit(config("bilevel-cg"), out)
         wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
         trial.processes.kill("superlink")
-        for process in trial.processes.left_running("flwr-serverapp"):
+        for process in trial.processes.left_running("serverapp.py"):
             os.kill(process, signal.SIGKILL)
         trial.processes.start_superlink()
         trial.submit(config("bilevel-cg"), out)

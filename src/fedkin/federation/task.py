@@ -49,6 +49,8 @@ class Slot:
         vectors: The vectors of the message that only `begin` reads. They are sent once per series.
         lasting: Whether a series may continue over several outer steps, so that the content has to
             outlive a restart.
+        shared: Whether `begin` reads nothing of the message but `vectors`. Models that begin with the same
+            vectors then share the computation.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Slot:
     begin: Callable[[Objective, NodeData, Any, Message], tuple[Any, Array]]
     vectors: tuple[str, ...] = ()
     lasting: bool = False
+    shared: bool = False
 
     def __repr__(self) -> str:
         return f"Slot({self.name})"
@@ -77,6 +80,7 @@ class Task:
         vector_replies: The replies that are vectors of model size.
         number_replies: The replies that are single numbers.
         remote: Whether a node of a real federation may be asked; otherwise the task is for data at hand.
+        reveals: What one reply tells about the node's rows, in a sentence for docs/security.md.
     """
 
     name: str
@@ -88,6 +92,7 @@ class Task:
     vector_replies: tuple[str, ...] = ()
     number_replies: tuple[str, ...] = ()
     remote: bool = True
+    reveals: str = ""
 
     def __repr__(self) -> str:
         return f"Task({self.name})"

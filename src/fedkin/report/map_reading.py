@@ -1,7 +1,6 @@
 """Read the result of `fedkin map` into a `Record`."""
 
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,29 @@ from fedkin.report.style import method_title
 from fedkin.training import map_directory
 from fedkin.training.collaboration import Collaboration
 
+MOST_NAMED = 4
+"""Where more nodes have ended for the same reason, their number is enough."""
+
 
 def read_map(directory: Path) -> Record:
     """Read a directory that `fedkin map` wrote: one run per method, which has all owners."""
     everyone = Collaboration.load(directory / map_directory.COLLABORATION)
     rows = map_directory.read_rows(directory)
-    stops = Counter(result.stopped for result in everyone.models.values()).most_common()
+    stops: dict[str, list[str]] = {}
+    for name, result in everyone.models.items():
+        stops.setdefault(result.stopped, []).append(name)
     request = {
         "nodes": everyone.nodes,
         "method": everyone.method,
+        "title": method_title(everyone.method),
         "synchronizations": everyone.cost.synchronizations,
         "scored_on": everyone.scored_on,
         "warnings": everyone.warnings,
         "failures": everyone.failures,
-        "stops": stops,
+        "stops": [
+            (", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} nodes", why)
+            for why, names in stops.items()
+        ],
     }
     methods = [str(name) for name in everyone.scores.columns.drop("points")]
     runs = [

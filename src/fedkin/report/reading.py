@@ -242,7 +242,7 @@ def make_run(config: RunConfig, **rest: Any) -> Run:
 
 
 def _cell(config: RunConfig) -> Cell:
-    return Cell(config.dataset, str(config.setting), config.target)
+    return Cell(config.dataset, config.setting_title, config.target)
 
 
 def _json(path: Path) -> Any:
