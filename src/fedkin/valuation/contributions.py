@@ -10,21 +10,18 @@ import pandas as pd
 
 from fedkin.data.arrays import CheckedArrays, check_arrays, check_several_nodes
 from fedkin.errors import InputError
-from fedkin.events import GroupsTrained, OnEvent
-from fedkin.federation.base import Cost
+from fedkin.events import OnEvent
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.messages import listing, suggestion
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.base import LinearModel
-from fedkin.training.alone import losses
 from fedkin.training.problem import initial_model_key, prepare_points, simulation
 from fedkin.training.result import Result
-from fedkin.types import Points, Vector
+from fedkin.types import Points
 from fedkin.valuation.game import (
     Game,
-    Group,
     Sampled,
     exact_shapley,
     leave_one_out,
@@ -32,6 +29,7 @@ from fedkin.valuation.game import (
     sampled_shapley,
 )
 from fedkin.valuation.groups import GroupTraining
+from fedkin.valuation.judge import Judge
 from fedkin.valuation.result import Contributions, GroupWeights, ScoreName
 
 EXACT_UP_TO = 6
@@ -144,8 +142,8 @@ def contributions(
         learning_rate=learning_rate,
         warm_start=warm_start,
     )
-    judge = _Judge(training, shares, players, score, on_event)
-    judge.most = 2 ** len(players) - 1 if exact else 1 + len(players) * (orders + 1)
+    judge = Judge(training, shares, players, score, on_event)
+    judge.most = _most_groups(len(players), None if exact else orders)
     game = Game(len(players), judge.nobody(), judge.evaluate)
     if exact:
         found = Sampled(exact_shapley(game), np.zeros(len(players)), 0)
@@ -188,83 +186,17 @@ def contributions(
     )
 
 
-class _Judge:
-    """Trains a model on each group of nodes, and scores it on the owner's rows.
+def _most_groups(players: int, orders: int | None) -> int:
+    """Return how many groups are tried at most: all of them, or those of some orders.
 
-    Args:
-        training: How models are trained.
-        shares: The weights of all nodes.
-        players: The places of the nodes that groups are made of.
-        score: What counts.
-        on_event: Called with the events.
+    >>> _most_groups(6, None), _most_groups(15, 20), _most_groups(3, 20)
+    (63, 271, 7)
     """
-
-    def __init__(
-        self,
-        training: GroupTraining,
-        shares: np.ndarray,
-        players: list[int],
-        score: ScoreName,
-        on_event: OnEvent | None,
-    ) -> None:
-        self._training, self._shares, self._players = training, shares, players
-        self._score, self._on_event = score, on_event
-        self._done, self._unsettled, self.most = 0, 0, 0
-        self.cost = Cost()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader should know about the training."""
-        if not self._unsettled:
-            return ()
-        return (
-            f"{self._unsettled} of {self._done} models had not converged after the most exchanges: their "
-            "groups' worth is inexact",
-        )
-
-    def evaluate(self, groups: Sequence[Group]) -> list[np.ndarray]:
-        """Return the score of each of the owner's rows, for every group."""
-        weights = []
-        for group in groups:
-            members = np.zeros_like(self._shares)
-            chosen = [self._players[player] for player in sorted(group)]
-            members[chosen] = self._shares[chosen]
-            weights.append(members / members.sum())
-        trained = self._training.train(np.stack(weights))
-        self.cost += trained.cost
-        self._unsettled += trained.unsettled
-        self._done += len(groups)
-        if self._on_event is not None:
-            self._on_event(GroupsTrained(done=self._done, most=max(self.most, self._done)))
-        return [self._of_rows(jnp.asarray(theta)) for theta in trained.models]
-
-    def nobody(self) -> np.ndarray:
-        """Return the same for the best constant answer: the owner's own class frequencies, or mean."""
-        labels = self._rows.labels
-        if self._training.center.objective.model.task == "regression":
-            outputs = np.full((len(labels), 1), labels.mean(dtype=np.float64))
-        else:
-            classes = self._training.center.objective.output_shape()[0]
-            counts = np.bincount(labels, minlength=classes)
-            outputs = np.tile(np.log(np.maximum(counts, 1e-300) / len(labels)), (len(labels), 1))
-        return self._scores(outputs)
-
-    def _of_rows(self, theta: Vector) -> np.ndarray:
-        outputs = self._training.center.outputs(theta, self._rows.inputs)
-        return self._scores(np.asarray(outputs, np.float64).reshape(len(outputs), -1))
-
-    def _scores(self, outputs: np.ndarray) -> np.ndarray:
-        task = self._training.center.objective.model.task
-        if self._score == "accuracy":
-            return (outputs.argmax(axis=1) == self._rows.labels).astype(np.float64)
-        lost = losses(outputs, self._rows.labels, task)
-        return -2 * lost if task == "regression" else -lost
-
-    @property
-    def _rows(self) -> Points:
-        rows = self._training.center.rows
-        assert rows is not None
-        return rows
+    every = 2**players - 1
+    if orders is None:
+        return every
+    # Everyone, single players, everyone but one, and what is between these in each order.
+    return min(every, 1 + 2 * players + orders * max(players - 3, 0))
 
 
 def _spread_out(column: np.ndarray, players: list[int], nodes: int) -> np.ndarray:
