@@ -19,6 +19,9 @@ GroupWeights = Literal["size", "equal", "learned"]
 CLEAR = 2.0
 """A contribution of this many standard errors is no chance."""
 
+LITTLE = 0.25
+"""A node is hardly missed where less than this share of its contribution is lost without it."""
+
 INTERVAL = 1.645
 """The standard errors to both sides of a 90% interval."""
 
@@ -118,6 +121,7 @@ class Contributions:
             for each in self.nodes
             if each.shapley > CLEAR * each.error
             and each.leave_one_out <= CLEAR * each.leave_one_out_error
+            and each.leave_one_out < LITTLE * each.shapley
         )
 
     @property
@@ -147,12 +151,12 @@ class Contributions:
             return None
         if len(names) == 1:
             return (
-                f"{names[0]} clearly contributes, but leaving it out costs next to nothing: other nodes can "
-                "stand in for it."
+                f"{names[0]} clearly contributes, but leaving it out costs little: other nodes can stand in "
+                "for it."
             )
         return (
-            f"{join_names(names, most=6)} clearly contribute, but leaving any one of them out costs next to "
-            "nothing: other nodes can stand in for it. Do not drop these nodes together."
+            f"{join_names(names, most=6)} clearly contribute, but leaving any one of them out costs little: "
+            "other nodes can stand in for it. Do not drop these nodes together."
         )
 
     @property

@@ -56,8 +56,10 @@ def test_nodes_that_others_can_stand_in_for_are_named():
     shown = found()
     assert shown.replaceable == ("<b>east</b>",)  # south is missed, west does harm
     assert shown.caution is not None
-    assert "leaving it out costs next to nothing: other nodes can stand in for it." in shown.caution
+    assert "leaving it out costs little: other nodes can stand in for it." in shown.caution
     assert found(table=shown.table.loc[["south"]]).caution is None
+    unsure = shown.table.loc[["<b>east</b>"]].assign(leave_one_out=0.15, leave_one_out_error=0.1)
+    assert found(table=unsure).caution is None  # not told from zero, but not little either
 
 
 def test_scores_are_written_as_users_know_them():
