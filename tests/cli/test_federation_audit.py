@@ -30,7 +30,9 @@ def trial(tmp_path):
     for number, name in enumerate(("bern", "zurich")):
         log = AuditLog(tmp_path / "trial" / "nodes" / name / "state", 10**6)
         hour = f"2026-01-01T1{number}:00:00.000+00:00"
-        log.write(Entry(time=hour, node=name, request="join", run="heart", rows=60, outcome=ANSWERED))
+        log.write(
+            Entry(time=hour, node=name, request="join", run="heart", rows=60, outcome=ANSWERED)
+        )
         later = hour.replace(":00:00", ":30:00")
         refused = {"request": "exchange", "run": "lungs", "cause": "there is no task 'x'"}
         log.write(Entry(time=later, node=name, **refused))
