@@ -20,7 +20,8 @@ from fedkin.methods.fedavg import FedAvgAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
-from fedkin.methods.weights import equal_weights, fill_unknown, project_weights, readmit
+from fedkin.methods.bilevel.newton import NewtonBilevel
+from fedkin.methods.weights import Roster, equal_weights, fill_unknown, project_weights, readmit
 from fedkin.models.linear import Ridge
 from fedkin.training.runner import Budget, begin, run
 
@@ -381,6 +382,67 @@ def test_weights_are_projected_again_when_a_node_is_dropped_or_back():
     back = readmit(alone, 0.5, np.array([True, True, True]))
     assert float(back.max()) <= 0.5 + 1e-6
     assert float(back.sum()) == pytest.approx(1)
+
+
+def test_a_node_that_is_back_has_its_former_weight_and_the_others_make_room():
+    roster = Roster.of_all(jnp.array([0.4, 0.2, 0.3, 0.1]))
+    away = np.array([True, False, True, True])
+    left = roster.readmit(roster.weights, 0.5, away)
+    assert left[1] == 0
+    roster = roster.after(left, away)
+    moved = jnp.array([0.5, 0.0, 0.5, 0.0])  # what the others do meanwhile
+    assert roster.readmit(moved, 0.5, away) is moved
+    roster = roster.after(moved, away)
+    found = roster.readmit(moved, 0.5, np.ones(4, bool))
+    np.testing.assert_allclose(found, [0.4, 0.2, 0.4, 0.0], atol=1e-6)
+    np.testing.assert_allclose(roster.readmit(moved, 0.3, np.ones(4, bool))[1], 0.25, atol=0.06)
+    assert roster.after(found, np.ones(4, bool)).readmit(found, 0.5, np.ones(4, bool)) is found
+
+
+def hanging(until):
+    """Nodes like the owner, but for the last, whose labels are noise; the first hangs in the first step."""
+    nodes, validation = regression_nodes([60] * 4, noise=0.1)
+    rng = np.random.default_rng(1)
+    target = np.linalg.lstsq(*validation, rcond=None)[0]
+    nodes = [(x, x @ target + 0.1 * rng.normal(size=60)) for x, _ in nodes]
+    nodes[3] = (nodes[3][0], 3 * rng.normal(size=60))
+    world = problem(Ridge(l2=0.1), nodes, validation)
+    back = {"now": False}
+
+    def fail(node, call):
+        return NOTHING if node == 0 and not back["now"] else None
+
+    def is_back(node, step):
+        back["now"] = step >= until
+        return back["now"]
+
+    return world, AttendedSimulation(world.federation, fail, is_back)
+
+
+def test_a_run_does_not_end_while_a_node_that_is_back_has_not_been_asked():
+    """A good node hangs in the first step of two, and ends with a weight like the other good ones."""
+    world, federation = hanging(until=2)
+    state = play(federation, world.center, 2, bilevel(cap=1 / 3))
+    assert [row.node_weights[0] == 0 for row in state.history] == [False, True, False]
+    assert any("node 1 is back" in warning for warning in state.history[2].warnings)
+    assert state.history[2].node_weights[0] == pytest.approx(0.25)
+    assert state.stopped == "stopped: reached the limit of 2 outer steps"
+
+
+def test_a_run_ends_where_nobody_is_back():
+    world, federation = hanging(until=100)
+    state = play(federation, world.center, 2, bilevel(cap=1 / 3))
+    assert len(state.history) == 2
+
+
+def test_newton_steps_go_on_with_a_node_that_is_back():
+    world, federation = hanging(until=4)
+    state = play(federation, world.center, 60, NewtonBilevel(1 / 3))
+    assert state.history[3].node_weights[0] == 0
+    assert state.history[4].node_weights[0] == pytest.approx(0.25, abs=1e-6)
+    weights = state.history[-1].node_weights
+    assert state.stopped.startswith("converged")
+    assert weights[0] > 0.2 > 0.05 > weights[3]
 
 
 def reply(value, size=4, rows=1):

@@ -52,6 +52,7 @@ from fedkin.data.arrays import FEWEST_ROWS
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import gather
+from fedkin.events import Event, Warned
 from fedkin.models.named import model_for
 from fedkin.training import fit as api
 from fedkin.training import result_directory
@@ -170,6 +171,7 @@ def show_fit(
                 "comparison": _comparison_json(result),
                 "at_cap": list(result.at_cap),
                 "stopped": result.stopped,
+                "warnings": list(result.warnings),
                 "report": str(page),
             },
             schema="fit/1",
@@ -178,6 +180,8 @@ def show_fit(
         print_result(f"columns used: {preprocessing.described_columns}")
         print_fit(result, rows, metrics, out)
         print_path(page)
+    for line in result.warnings:
+        print_warning(line)
 
 
 def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) -> Result:
@@ -191,6 +195,10 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
                 f"{doing}: step {evaluation.step}, validation loss {evaluation.validation.loss:.4f}"
             )
 
+        def warn(event: Event) -> None:
+            if isinstance(event, Warned):
+                print_warning(event.message)
+
         result = api.fit(
             federation.nodes,
             federation.validation,
@@ -200,9 +208,8 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
             classes=None if isinstance(label, Quantity) else len(label.classes),
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
+            on_event=warn,
         )
-    for line in result.warnings:
-        print_warning(line)
     return result
 
 

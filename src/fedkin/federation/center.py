@@ -204,6 +204,11 @@ class Center:
         """Score a model on D_0."""
         return self.score(theta, np.asarray(self._inputs), self._labels)
 
+    def row_losses(self, theta: Vector) -> np.ndarray:
+        """Return the loss of each row of D_0, without the regularizer."""
+        outputs = self.outputs(theta, np.asarray(self._inputs))
+        return _row_losses(self.objective, outputs, self._labels)
+
     def score(self, theta: Vector, inputs: np.ndarray, labels: np.ndarray) -> Score:
         """Score a model on any prepared points."""
         outputs = self.outputs(theta, inputs)
@@ -216,13 +221,18 @@ class Center:
 
 def _mean_loss(objective: Objective, outputs: np.ndarray, labels: np.ndarray) -> float:
     """Return the mean loss of points, given the model's outputs for them."""
+    return float(np.mean(_row_losses(objective, outputs, labels), dtype=np.float64))
+
+
+def _row_losses(objective: Objective, outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the loss of each point, given the model's outputs for them."""
     size = _filled_size(len(labels))
     filled = np.zeros((size, *outputs.shape[1:]), outputs.dtype)
     filled[: len(labels)] = outputs
     filled_labels = np.zeros(size, labels.dtype)
     filled_labels[: len(labels)] = labels
     losses = _losses(objective, jnp.asarray(filled), jnp.asarray(filled_labels))
-    return float(np.mean(np.asarray(losses)[: len(labels)], dtype=np.float64))
+    return np.asarray(losses)[: len(labels)]
 
 
 def _filled_size(points: int) -> int:

@@ -9,13 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.errors import InputError
+from fedkin.errors import DivergedError, InputError
 from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned
-from fedkin.federation.base import Federation
+from fedkin.federation.attended_exchange import FEWEST_NODES
+from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
+from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
+from fedkin.methods.weights import equal_weights
 from fedkin.models import named
 from fedkin.models.base import Model, as_model, is_torch_module, torch_model
 from fedkin.models.objective import Objective
@@ -25,6 +28,7 @@ from fedkin.training.checkpoint import (
     save_checkpoint,
     versions,
 )
+from fedkin.training.leave_out import LeftOut, leave_each_out
 from fedkin.training.runner import Budget, RunState, begin, run
 from fedkin.types import Key, LearningTask, Points
 
@@ -153,6 +157,7 @@ class Problem:
         on_event: OnEvent | None = None,
         after_step: Callable[[RunState], None] | None = None,
         run_name: str = "",
+        leave_one_out: bool = False,
     ) -> "TrainedRun":
         """Run a method to its end, or continue from a checkpoint.
 
@@ -166,6 +171,9 @@ class Problem:
             on_event: Called with the events of the run.
             after_step: Called after each outer step, once its checkpoint is written.
             run_name: The name of the run in its events.
+            leave_one_out: Whether, at the end, each node that has a weight is left out once
+                (`training.leave_out`). A node without which the owner's loss is clearly lower is named in a
+                warning, and the run starts over without it.
         """
         method.check(len(self.federation.names))
         parameters_before = _parameters_in(checkpoint)
@@ -175,51 +183,141 @@ class Problem:
         method = method.for_budget(limited=budget != Budget())
         self.federation.ask_all = method.asks_all if ask_all is None else ask_all
         keep = keep or method.default_keep(self.objective)
-        algorithm, cost = method.prepare(self.federation, self.center, building_key(self.seed))
+        choices = {"keep": keep, "ask_all": self.federation.ask_all}
+        if leave_one_out:
+            choices["leave_one_out"] = True
+        plan = _Plan(
+            method,
+            _limited(budget, method, self.objective),
+            keep,
+            checkpoint,
+            {"choices": choices, **(made_with or {})},
+            on_event or (lambda event: None),
+            after_step,
+            run_name,
+        )
+        trained = self._run_judged(plan) if leave_one_out else self._run(plan, self.federation)
+        assert trained.state.stopped is not None
+        plan.report(RunFinished(run=run_name, stopped=trained.state.stopped))
+        return trained
+
+    def _run(
+        self,
+        plan: "_Plan",
+        federation: Federation,
+        spent: Cost | None = None,
+        last: dict[str, RunState] | None = None,
+    ) -> "TrainedRun":
+        """Run a method once, or continue from a checkpoint.
+
+        Args:
+            plan: What to do.
+            federation: The nodes.
+            spent: What earlier attempts have cost; None for the first attempt.
+            last: Gets the run under its name, also where it fails.
+        """
+        algorithm, cost = plan.method.prepare(federation, self.center, building_key(self.seed))
         parameters = asdict(cast(Any, algorithm))
         theta = self.objective.start(initial_model_key(self.seed))
-        state = begin(algorithm, self.federation, theta, cost)
-        choices = {"keep": keep, "ask_all": self.federation.ask_all}
+        state = begin(algorithm, federation, theta, cost + (spent or Cost()))
+        state.rounds = cost.synchronizations  # every attempt has the whole budget
+        if last is not None:
+            last[plan.name] = state
         depends_on = {
             "parameters": parameters,
-            "choices": choices,
             "versions": versions(*(() if self.objective.in_jax else ("torch",))),
-            **(made_with or {}),
+            **plan.made_with,
         }
         resumed_after = None
-        if checkpoint is not None and checkpoint.exists():
-            slots = slots_of(method.tasks)
-            load_checkpoint(checkpoint, state, self.federation, self.center, depends_on, slots)
+        if spent is None and plan.checkpoint is not None and plan.checkpoint.exists():
+            slots = slots_of(plan.method.tasks)
+            load_checkpoint(plan.checkpoint, state, federation, self.center, depends_on, slots)
             resumed_after = len(state.history)
-        report = on_event or (lambda event: None)
-        names = self.federation.names
-        report(
-            RunStarted(run=run_name, method=method.name, nodes=names, resumed_after=resumed_after)
-        )
+        names = federation.names
+        if spent is None:
+            started = RunStarted(
+                run=plan.name, method=plan.method.name, nodes=names, resumed_after=resumed_after
+            )
+            plan.report(started)
 
         def record(state: RunState) -> None:
-            if checkpoint is not None:
-                save_checkpoint(checkpoint, state, self.federation, self.center, depends_on)
-            report(_step_event(state, run_name))
+            if plan.checkpoint is not None:
+                save_checkpoint(plan.checkpoint, state, federation, self.center, depends_on)
+            plan.report(_step_event(state, plan.name))
             for warning in state.history[-1].warnings:
-                report(Warned(run=run_name, message=warning))
-            if after_step is not None:
-                after_step(state)
+                plan.report(Warned(run=plan.name, message=warning))
+            if plan.after_step is not None:
+                plan.after_step(state)
 
         run(
             algorithm,
-            self.federation,
+            federation,
             self.center,
             state,
             training_key(self.seed),
-            budget=_limited(budget, method, self.objective),
-            keep=keep,
+            budget=plan.budget,
+            keep=plan.keep,
             test=self.test,
             after_step=record,
         )
-        assert state.stopped is not None
-        report(RunFinished(run=run_name, stopped=state.stopped))
-        return TrainedRun(method, parameters, state)
+        return TrainedRun(plan.method, parameters, state)
+
+    def _run_judged(self, plan: "_Plan") -> "TrainedRun":
+        """Run a method until the owner's rows find no node that harms; start over without one that does."""
+        federation = ExcludingFederation(self.federation)
+        names, spent, attempts = federation.names, None, dict[str, RunState]()
+        while True:
+            failure, trained = None, None
+            try:
+                trained = self._run(plan, federation, spent, attempts)
+            except DivergedError as error:
+                if plan.name not in attempts:
+                    raise
+                failure = error
+            state = attempts[plan.name]
+            found = self._judge(state, federation, diverged=failure is not None)
+            state.cost += found.cost
+            harmful = found.harmful
+            if harmful is not None and np.count_nonzero(federation.present) > FEWEST_NODES:
+                federation.exclude(harmful, found.sentence(names[harmful], harmful))
+                spent = state.cost
+            elif trained is not None:
+                return trained
+            else:
+                assert failure is not None
+                raise failure
+
+    def _judge(self, state: RunState, federation: Federation, *, diverged: bool) -> LeftOut:
+        """Leave out each weighted node of a run; twice where one seems to harm, since chance plays a part."""
+        theta, weights = state.kept_theta, None if state.kept is None else state.kept.node_weights
+        if diverged and state.history:
+            weights = state.history[-1].node_weights
+        if diverged or theta is None:
+            theta = self.objective.start(initial_model_key(self.seed))
+        if weights is None:
+            weights = np.asarray(equal_weights(federation.present))
+        key = judging_key(self.seed)
+        first = leave_each_out(federation, self.center, theta, weights, key)
+        if first.harmful is None:
+            return first
+        again = leave_each_out(
+            federation, self.center, theta, weights, jax.random.fold_in(key, 1)
+        )
+        return again.confirmed_by(first)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What `Problem.train` was asked for, with what is open chosen."""
+
+    method: Method
+    budget: Budget
+    keep: Keep
+    checkpoint: Path | None
+    made_with: Mapping[str, Any]
+    report: OnEvent
+    after_step: Callable[[RunState], None] | None
+    name: str
 
 
 @dataclass(frozen=True)
@@ -309,6 +407,11 @@ def training_key(seed: int) -> Key:
 def building_key(seed: int) -> Key:
     """Return the key of what is asked of the nodes before training."""
     return jax.random.fold_in(jax.random.key(seed), 2)
+
+
+def judging_key(seed: int) -> Key:
+    """Return the key of the training in which nodes are left out."""
+    return jax.random.fold_in(jax.random.key(seed), 4)
 
 
 def refit_key(seed: int) -> Key:

@@ -41,7 +41,7 @@ from fedkin.methods.bilevel.node import CLASS_PRODUCT, GRADIENT, HESSIAN_PRODUCT
 from fedkin.methods.bilevel.prior import Prior
 from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.methods.bilevel.starts import is_hopeless, start_again, unknown_visit
-from fedkin.methods.weights import Cap, cap_among, fill_unknown, raised_cap, readmit
+from fedkin.methods.weights import Cap, Roster, cap_among, fill_unknown, raised_cap
 from fedkin.numerics.line_search import SIDESTEP
 from fedkin.numerics.simplex_steps import (
     Secants,
@@ -124,6 +124,7 @@ class NewtonBilevel:
             lowest=unknown,
             starts=np.zeros((0, nodes)),
             started=0,
+            roster=Roster.of_all(jnp.asarray(weights)),
         )
 
     def step(
@@ -144,7 +145,9 @@ class NewtonBilevel:
 
     def _admit(self, state: NewtonState, present: np.ndarray) -> NewtonState:
         """Begin again from the current model where nodes have come or gone."""
-        weights = as_float64(readmit(jnp.asarray(state.node_weights), self.cap, present))
+        given = jnp.asarray(state.node_weights)
+        weights = as_float64(state.roster.readmit(given, self.cap, present))
+        state = state._replace(roster=state.roster.after(jnp.asarray(weights), present))
         same = np.allclose(weights, state.node_weights, atol=1e-6)
         if same and not state.candidate[~present].any():
             return state

@@ -9,6 +9,7 @@ import numpy as np
 from fedkin.federation.center import Center
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.sketch import Sketch
+from fedkin.methods.weights import Roster
 from fedkin.numerics.line_search import LineSearch, search_by_slope
 from fedkin.numerics.simplex_steps import Secants
 from fedkin.types import Array, Vector
@@ -67,6 +68,8 @@ class NewtonState(NamedTuple):
     """Weights to start from again, as rows."""
     started: int
     """The iteration of the last start."""
+    roster: Roster
+    """Who takes part, and the weights of those who are away."""
 
 
 class Evidence(NamedTuple):
