@@ -9,8 +9,8 @@ import argparse
 import time
 
 import numpy as np
-from attacks.lying_nodes import METHODS, SWAPPED, Rows, build, digits_rows
 
+from attacks.lying_nodes import METHODS, SWAPPED, Rows, build, digits_rows
 from fedkin.types import Points
 
 KINDS = ("alike", "half swapped", "two alike", "tiny and noisy", "three classes each")

@@ -2,8 +2,8 @@
 
     python tests/attacks/lying_nodes.py --help
 
-prints a table of the attacks of docs/lying-nodes.md. Eight nodes have 120 rows each. Those that lie have random
-labels; of the others, one calls four digits by other names, and all other rows are like the owner's.
+prints a table of the attacks of docs/lying-nodes.md. Eight nodes have 120 rows each. Those that lie have
+random labels; of the others, one calls four digits by other names, and all other rows are like the owner's.
 """
 
 import argparse
@@ -209,12 +209,16 @@ def main():
     parser.add_argument("--defended", action="store_true", help="leave each node out at the end")
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
-    print("method, liars, attack: weight of liars, test accuracy, synchronizations, seconds; warnings")
+    print(
+        "method, liars, attack: weight of liars, test accuracy, synchronizations, seconds; warnings"
+    )
     for method in given.methods:
         for liars in given.liars:
             for attack in given.attacks:
                 begun = time.monotonic()
-                found = play(method, ATTACKS[attack], liars, given.seed, leave_one_out=given.defended)
+                found = play(
+                    method, ATTACKS[attack], liars, given.seed, leave_one_out=given.defended
+                )
                 named = ", ".join(sorted(found.named())) or "nobody"
                 print(
                     f"{method}, {liars}, {attack}: {found.liars_weight(liars):.3f}, "

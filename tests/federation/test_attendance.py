@@ -12,7 +12,8 @@ from federations import problem, regression_nodes
 from fedkin.errors import DivergedError
 from fedkin.federation.attendance import STRIKES, TooFewNodesError
 from fedkin.federation.base import PerNode, WeightedSum
-from fedkin.federation.checks import find_faults
+from fedkin.federation.checks import FARTHEST_MOVE, find_far_moves, find_faults
+from fedkin.methods.bilevel.newton import NewtonBilevel
 from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.bilevel.outer import Differentiation, ProximalBilevel
 from fedkin.methods.bilevel.solvers import ConjugateGradients
@@ -20,7 +21,6 @@ from fedkin.methods.fedavg import FedAvgAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
-from fedkin.methods.bilevel.newton import NewtonBilevel
 from fedkin.methods.weights import Roster, equal_weights, fill_unknown, project_weights, readmit
 from fedkin.models.linear import Ridge
 from fedkin.training.runner import Budget, begin, run
@@ -473,6 +473,30 @@ def test_the_only_node_that_counts_is_not_blamed_for_what_nobody_else_can_confir
 def test_a_single_reply_is_no_measure_of_itself():
     assert "far out of range" in faults_of(reply(1e9), None)[0]
     assert faults_of(reply(1e3), None) == [None, None]
+
+
+def moves_of(*lengths, models=None, sent=None):
+    sent = np.ones(4, np.float32) if sent is None else sent
+    asked = models or [(0,)] * len(lengths)
+    begun = [sent if sent.ndim < 2 else sent[list(own)] for own in asked]
+    replies = [
+        None if length is None else {"point": start + np.full((1, 4), length / 2, np.float32)}
+        for length, start in zip(lengths, begun, strict=True)
+    ]
+    return find_far_moves(INNER_SVRG_ROUND, replies, asked, {"point": sent})
+
+
+def test_a_node_that_moves_the_model_much_farther_than_the_others_is_named():
+    assert moves_of(1, 2, 3, FARTHEST_MOVE * 2.1)[:3] == [None] * 3
+    assert "42 times as far" in moves_of(1, 2, 3, FARTHEST_MOVE * 4.2)[3]
+    assert moves_of(1, 2, 3, FARTHEST_MOVE * 1.9) == [None] * 4
+    assert moves_of(None, 1, 1e9) == [None] * 3  # of two, nobody is in the middle
+    assert moves_of(0, 0, 0, 1) == [None] * 4  # the others stand still
+
+
+def test_moves_are_measured_from_the_model_that_a_node_was_asked_for():
+    sent = np.stack([np.zeros(4), np.full(4, 100.0)]).astype(np.float32)
+    assert moves_of(1, 1, 2, models=[(0,), (1,), (1,)], sent=sent) == [None] * 3
 
 
 def test_a_reply_has_a_row_for_every_model_that_was_asked_for():

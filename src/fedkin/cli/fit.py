@@ -199,7 +199,7 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
             if isinstance(event, Warned):
                 print_warning(event.message)
 
-        result = api.fit(
+        return api.fit(
             federation.nodes,
             federation.validation,
             model=model,
@@ -210,7 +210,6 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
             on_step=show,
             on_event=warn,
         )
-    return result
 
 
 def print_fit(

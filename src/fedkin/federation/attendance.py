@@ -28,7 +28,7 @@ from fedkin.federation.attended_exchange import (
     cost_of,
 )
 from fedkin.federation.base import Cost, as_array
-from fedkin.federation.checks import find_faults, form_fault, request_fault
+from fedkin.federation.checks import find_far_moves, find_faults, form_fault, request_fault
 from fedkin.federation.owned_engine import OwnedEngine
 from fedkin.federation.owners import (
     TRAINING,
@@ -371,9 +371,15 @@ class AttendedFederation(OwnedEngine):
             if block.part == TRAINING:
                 sent = {key: np.asarray(as_array(value)) for key, value in request.message.items()}
                 found = find_faults(request.task, replies, rows, sent, size)
-                for node, fault, is_formed in zip(nodes, found, formed, strict=True):
-                    if fault is not None and is_formed:
-                        faults.setdefault(node, (fault, False))
+                good = [
+                    own if fault is None and is_formed else None
+                    for own, fault, is_formed in zip(replies, found, formed, strict=True)
+                ]
+                models = [blocks[node].assignments[name].models for node in nodes]
+                far = find_far_moves(request.task, good, models, sent)
+                for node, fault, too_far, is_formed in zip(nodes, found, far, formed, strict=True):
+                    if is_formed and (fault or too_far):
+                        faults.setdefault(node, (fault or too_far or "", False))
         return faults
 
     def _strike(self, node: int, fault: str) -> None:

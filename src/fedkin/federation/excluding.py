@@ -23,6 +23,7 @@ class ExcludingFederation(WrappedFederation):
     def __init__(self, inner: Federation) -> None:
         super().__init__(inner)
         self.excluded = np.zeros(len(inner.names), bool)
+        self._reasons: list[str] = []
         self._notes: list[str] = []
 
     @property
@@ -31,9 +32,10 @@ class ExcludingFederation(WrappedFederation):
         return self.inner.present & ~self.excluded
 
     def exclude(self, node: int, why: str) -> None:
-        """Continue without a node for good; `why` is reported with the next step."""
+        """Continue without a node for good; the reasons for all that are excluded are reported again."""
         self.excluded[node] = True
-        self._notes.append(why)
+        self._reasons.append(why)
+        self._notes = list(self._reasons)
 
     def end_step(self) -> tuple[str, ...]:
         """See `Federation`."""

@@ -28,7 +28,7 @@ from fedkin.training.checkpoint import (
     save_checkpoint,
     versions,
 )
-from fedkin.training.leave_out import LeftOut, leave_each_out
+from fedkin.training.leave_out import judge
 from fedkin.training.runner import Budget, RunState, begin, run
 from fedkin.types import Key, LearningTask, Points
 
@@ -196,53 +196,57 @@ class Problem:
             after_step,
             run_name,
         )
-        trained = self._run_judged(plan) if leave_one_out else self._run(plan, self.federation)
+        if leave_one_out:
+            trained = self._run_judged(plan)
+        else:
+            trained = self._finish(plan, self._begin(plan, self.federation))
         assert trained.state.stopped is not None
         plan.report(RunFinished(run=run_name, stopped=trained.state.stopped))
         return trained
 
-    def _run(
-        self,
-        plan: "_Plan",
-        federation: Federation,
-        spent: Cost | None = None,
-        last: dict[str, RunState] | None = None,
-    ) -> "TrainedRun":
-        """Run a method once, or continue from a checkpoint.
+    def _begin(
+        self, plan: "_Plan", federation: Federation, spent: Cost | None = None
+    ) -> "_Attempt":
+        """Get ready for a run, or for continuing one from a checkpoint.
 
         Args:
             plan: What to do.
             federation: The nodes.
             spent: What earlier attempts have cost; None for the first attempt.
-            last: Gets the run under its name, also where it fails.
         """
-        algorithm, cost = plan.method.prepare(federation, self.center, building_key(self.seed))
+        method = plan.method
+        algorithm, cost = method.prepare(federation, self.center, building_key(self.seed))
         parameters = asdict(cast(Any, algorithm))
         theta = self.objective.start(initial_model_key(self.seed))
         state = begin(algorithm, federation, theta, cost + (spent or Cost()))
         state.rounds = cost.synchronizations  # every attempt has the whole budget
-        if last is not None:
-            last[plan.name] = state
         depends_on = {
             "parameters": parameters,
             "versions": versions(*(() if self.objective.in_jax else ("torch",))),
             **plan.made_with,
         }
+        attempt = _Attempt(algorithm, parameters, depends_on, federation, state)
+        if spent is not None:
+            return attempt
         resumed_after = None
-        if spent is None and plan.checkpoint is not None and plan.checkpoint.exists():
-            slots = slots_of(plan.method.tasks)
+        if plan.checkpoint is not None and plan.checkpoint.exists():
+            slots = slots_of(method.tasks)
             load_checkpoint(plan.checkpoint, state, federation, self.center, depends_on, slots)
             resumed_after = len(state.history)
         names = federation.names
-        if spent is None:
-            started = RunStarted(
-                run=plan.name, method=plan.method.name, nodes=names, resumed_after=resumed_after
-            )
-            plan.report(started)
+        plan.report(
+            RunStarted(run=plan.name, method=method.name, nodes=names, resumed_after=resumed_after)
+        )
+        return attempt
+
+    def _finish(self, plan: "_Plan", attempt: "_Attempt") -> "TrainedRun":
+        """Run to the end, with a checkpoint and events after every step."""
 
         def record(state: RunState) -> None:
             if plan.checkpoint is not None:
-                save_checkpoint(plan.checkpoint, state, federation, self.center, depends_on)
+                save_checkpoint(
+                    plan.checkpoint, state, attempt.federation, self.center, attempt.depends_on
+                )
             plan.report(_step_event(state, plan.name))
             for warning in state.history[-1].warnings:
                 plan.report(Warned(run=plan.name, message=warning))
@@ -250,60 +254,46 @@ class Problem:
                 plan.after_step(state)
 
         run(
-            algorithm,
-            federation,
+            attempt.algorithm,
+            attempt.federation,
             self.center,
-            state,
+            attempt.state,
             training_key(self.seed),
             budget=plan.budget,
             keep=plan.keep,
             test=self.test,
             after_step=record,
         )
-        return TrainedRun(plan.method, parameters, state)
+        return TrainedRun(plan.method, attempt.parameters, attempt.state)
 
     def _run_judged(self, plan: "_Plan") -> "TrainedRun":
-        """Run a method until the owner's rows find no node that harms; start over without one that does."""
+        """Run until the owner's rows find no node that harms; start over without one that does."""
         federation = ExcludingFederation(self.federation)
-        names, spent, attempts = federation.names, None, dict[str, RunState]()
+        start = self.objective.start(initial_model_key(self.seed))
+        spent = None
         while True:
-            failure, trained = None, None
+            attempt = self._begin(plan, federation, spent)
+            failure = trained = None
             try:
-                trained = self._run(plan, federation, spent, attempts)
+                trained = self._finish(plan, attempt)
             except DivergedError as error:
-                if plan.name not in attempts:
-                    raise
                 failure = error
-            state = attempts[plan.name]
-            found = self._judge(state, federation, diverged=failure is not None)
+            state = attempt.state
+            theta = start if failure or state.last_theta is None else state.last_theta
+            weights = state.history[-1].node_weights if state.history else None
+            if weights is None:
+                weights = np.asarray(equal_weights(federation.present))
+            found = judge(federation, self.center, theta, weights, judging_key(self.seed))
             state.cost += found.cost
             harmful = found.harmful
             if harmful is not None and np.count_nonzero(federation.present) > FEWEST_NODES:
-                federation.exclude(harmful, found.sentence(names[harmful], harmful))
+                federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
                 spent = state.cost
             elif trained is not None:
                 return trained
             else:
                 assert failure is not None
                 raise failure
-
-    def _judge(self, state: RunState, federation: Federation, *, diverged: bool) -> LeftOut:
-        """Leave out each weighted node of a run; twice where one seems to harm, since chance plays a part."""
-        theta, weights = state.kept_theta, None if state.kept is None else state.kept.node_weights
-        if diverged and state.history:
-            weights = state.history[-1].node_weights
-        if diverged or theta is None:
-            theta = self.objective.start(initial_model_key(self.seed))
-        if weights is None:
-            weights = np.asarray(equal_weights(federation.present))
-        key = judging_key(self.seed)
-        first = leave_each_out(federation, self.center, theta, weights, key)
-        if first.harmful is None:
-            return first
-        again = leave_each_out(
-            federation, self.center, theta, weights, jax.random.fold_in(key, 1)
-        )
-        return again.confirmed_by(first)
 
 
 @dataclass(frozen=True)
@@ -318,6 +308,18 @@ class _Plan:
     report: OnEvent
     after_step: Callable[[RunState], None] | None
     name: str
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A run that is ready to begin, or to continue."""
+
+    algorithm: Any
+    parameters: dict[str, Any]
+    depends_on: dict[str, Any]
+    """What its checkpoint is made with."""
+    federation: Federation
+    state: RunState
 
 
 @dataclass(frozen=True)
