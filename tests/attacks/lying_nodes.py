@@ -149,6 +149,23 @@ def digits(seed, liars):
     return Rows(nodes, validation, test)
 
 
+def small(seed, liars):
+    """Eight nodes with 60 rows of three classes each, for quick tests; the last ones have random labels."""
+    rng = np.random.default_rng([seed, 2])
+    target = 2 * rng.normal(size=(4, 3))
+
+    def rows(count):
+        inputs = rng.normal(size=(count, 4)).astype(np.float32)
+        scores = inputs @ target + 0.5 * rng.gumbel(size=(count, 3))
+        return Points(inputs, np.argmax(scores, axis=1).astype(np.int32))
+
+    nodes = {f"n{number + 1}": rows(60) for number in range(NODES)}
+    for number in range(NODES - liars, NODES):
+        own = nodes[f"n{number + 1}"]
+        nodes[f"n{number + 1}"] = Points(own.inputs, rng.integers(0, 3, 60).astype(np.int32))
+    return Rows(nodes, rows(100), rows(500))
+
+
 def build(rows, model, lies, seed=0):
     """Bind the rows to a model; `lies` has what some nodes report, by number."""
     engine = simulation(rows.nodes, batch_size=50, seed=seed)
@@ -156,7 +173,7 @@ def build(rows, model, lies, seed=0):
         lambda objective: UnreliableSimulation(engine(objective), lies=lies),
         rows.validation,
         model=model,
-        classes=np.arange(10),
+        classes=np.unique(rows.test.labels),
         test=rows.test,
         seed=seed,
     )
@@ -180,11 +197,11 @@ class Outcome:
         return {f"n{k + 1}" for k in range(NODES) if any(f"n{k + 1} " in w for w in self.warnings)}
 
 
-def play(method, lie, liars, seed=0, **options):
+def play(method, lie, liars, seed=0, rows=digits, **options):
     """Run a method on a federation with liars."""
     model, settings, budget = METHODS[method]
     lies = {} if lie is None else dict.fromkeys(range(NODES - liars, NODES), lie)
-    problem = build(digits(seed, liars), model, lies, seed)
+    problem = build(rows(seed, liars), model, lies, seed)
     try:
         state = problem.train(settings, budget=budget, **options).state
     except FedkinError as error:

@@ -1,4 +1,4 @@
-"""A federation without the nodes that the owner has reason not to trust."""
+"""A federation without the nodes that the owner has reason not to trust, and what nodes claim."""
 
 from collections.abc import Mapping
 
@@ -12,6 +12,9 @@ from fedkin.types import Key
 EXCLUDED = "excluded"
 """The name of the array in the engine's state that says which nodes are excluded."""
 
+SLOPE = "slope"
+"""The name of the reply that is a node's slope."""
+
 
 class ExcludingFederation(WrappedFederation):
     """Passes everything on, but asks excluded nodes for no numbers and counts them as absent.
@@ -23,6 +26,8 @@ class ExcludingFederation(WrappedFederation):
     def __init__(self, inner: Federation) -> None:
         super().__init__(inner)
         self.excluded = np.zeros(len(inner.names), bool)
+        self.slopes = np.full(len(inner.names), np.nan)
+        """The last slope that each node has reported."""
         self._reasons: list[str] = []
         self._notes: list[str] = []
 
@@ -34,6 +39,7 @@ class ExcludingFederation(WrappedFederation):
     def exclude(self, node: int, why: str) -> None:
         """Continue without a node for good; the reasons for all that are excluded are reported again."""
         self.excluded[node] = True
+        self.slopes[:] = np.nan
         self._reasons.append(why)
         self._notes = list(self._reasons)
 
@@ -46,7 +52,13 @@ class ExcludingFederation(WrappedFederation):
         """See `Federation`."""
         if self.excluded.any():
             requests = {name: self._among(each) for name, each in requests.items()}
-        return self.inner.exchange(key=key, **requests)
+        reply = self.inner.exchange(key=key, **requests)
+        for name, request in requests.items():
+            if isinstance(request, PerNode) and SLOPE in request.task.number_replies:
+                found = np.asarray(reply.replies[name][SLOPE], np.float64)
+                if found.ndim == 1:
+                    self.slopes = np.where(np.isfinite(found), found, self.slopes)
+        return reply
 
     def export_state(self) -> dict[str, np.ndarray]:
         """See `Federation`."""

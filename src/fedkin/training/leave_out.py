@@ -2,8 +2,10 @@ r"""Each weighted node is left out once, and the owner's rows judge.
 
 A node may lie about its slope, and get a weight that it does not deserve. What it cannot change is the
 validation loss of a model that was trained without it. So the model is trained further with the weights w
-and, in the same exchanges, once without each node that has a weight, the others sharing its weight in
-proportion: equally long, with the same steps. A node without which the owner's loss is clearly lower harms.
+and, in the same exchanges, once without each node that has a weight, the others sharing its weight
+within the cap: equally long, with the same steps. A node without which the owner's loss is clearly lower harms. If its
+last slope said the contrary, it is named and gets no weight. If its slope said the same, the search for weights had
+not come to its end, and nobody has lied.
 
 Every one of these models starts from a point of its own. Sums over nearly the same nodes at the same point
 would differ by a single node's vector, which the center is not to see.
@@ -20,6 +22,7 @@ from fedkin.federation.base import Cost, Federation, PerNode, WeightedSum
 from fedkin.federation.center import Center
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
+from fedkin.methods.weights import SLACK, Cap, project_weights, raised_cap
 from fedkin.models.base import LinearModel
 from fedkin.types import Array, Key, Vector
 
@@ -32,8 +35,11 @@ SHORTEST_ROUND, LONGEST_ROUND = 20, 100
 HELPS = 0.02
 """A node harms if the owner's loss is lower by this share without it, at least."""
 
-CERTAIN = 2.5
+CERTAIN = 3.0
 """And if the rows' losses say so with this many standard errors: other rows of the owner might not agree."""
+
+GROSS = 0.5
+"""A node that harms by this share is named whatever it has reported."""
 
 APART = 0.05
 """How far from the model all others start, as a share of its norm."""
@@ -88,12 +94,21 @@ class LeftOut:
 
     def harms(self, node: int) -> bool:
         """Tell whether the owner's loss is clearly lower without a node."""
+        if node not in self.without:
+            return False
         return self.gain(node) >= HELPS and self.certainty(node) >= CERTAIN
 
-    @property
-    def harmful(self) -> int | None:
-        """The node that harms most, if one does."""
-        found = [node for node in self.without if self.harms(node)]
+    def harmful(self, claims: np.ndarray) -> int | None:
+        """Return the node that harms most, if one does that claims the contrary, or harms grossly.
+
+        Args:
+            claims: Which nodes have reported that more weight for them lowers the owner's loss.
+        """
+        found = [
+            node
+            for node in self.without
+            if self.harms(node) and (claims[node] or self.gain(node) >= GROSS)
+        ]
         return max(found, key=self.gain, default=None)
 
     def confirmed_by(self, other: "LeftOut") -> "LeftOut":
@@ -111,21 +126,22 @@ class LeftOut:
 
 
 def judge(
-    federation: Federation, center: Center, theta: Vector, weights: np.ndarray, key: Key
+    federation: Federation, center: Center, theta: Vector, weights: np.ndarray, cap: Cap, key: Key
 ) -> LeftOut:
     """Leave each weighted node out; twice where one seems to harm, since chance plays a part in training.
 
     For the arguments see `leave_each_out`.
     """
-    first = leave_each_out(federation, center, theta, weights, key)
-    if first.harmful is None:
+    first = leave_each_out(federation, center, theta, weights, cap, key)
+    if not any(first.harms(node) for node in first.without):
         return first
-    again = leave_each_out(federation, center, theta, weights, jax.random.fold_in(key, SECOND))
+    other_key = jax.random.fold_in(key, SECOND)
+    again = leave_each_out(federation, center, theta, weights, cap, other_key)
     return first.confirmed_by(again)
 
 
 def leave_each_out(
-    federation: Federation, center: Center, theta: Vector, weights: np.ndarray, key: Key
+    federation: Federation, center: Center, theta: Vector, weights: np.ndarray, cap: Cap, key: Key
 ) -> LeftOut:
     """Train further with all nodes that have a weight, and without each of them.
 
@@ -134,16 +150,17 @@ def leave_each_out(
         center: The owner's rows.
         theta: The model near which all models start.
         weights: The weights of the nodes.
+        cap: The largest weight of a node.
         key: Where randomness comes from.
     """
-    weights = np.where(federation.present, np.asarray(weights, np.float64), 0.0)
+    present = federation.present
+    weights = np.where(present, np.asarray(weights, np.float64), 0.0)
     judged = np.flatnonzero(weights >= NOTICEABLE)
     judged = judged[np.argsort(-weights[judged])][:MOST_LEFT_OUT]
-    if np.count_nonzero(weights) < 2 or not len(judged):
+    if np.count_nonzero(present) < 2 or not len(judged):
         return LeftOut(np.zeros(0), {}, Cost())
-    rows = np.tile(weights, (len(judged) + 1, 1))
-    rows[np.arange(1, len(rows)), judged] = 0.0
-    rows /= rows.sum(axis=1, keepdims=True)
+    left = [weights_without(int(node), weights, cap, present) for node in judged]
+    rows = np.stack([weights / weights.sum(), *left])
     rate, cost = _step_size(federation, center, theta, weights, key)
     noise = jax.random.normal(jax.random.fold_in(key, ROUNDS), (len(rows), len(theta)))
     length = APART * max(float(jnp.linalg.norm(theta)), 1.0) / np.sqrt(len(theta))
@@ -162,6 +179,36 @@ def leave_each_out(
     losses[diverged | ~np.isfinite(losses).all(axis=1)] = np.inf
     without = {int(node): own for node, own in zip(judged, losses[1:], strict=True)}
     return LeftOut(losses[0], without, cost)
+
+
+def claims_of(slopes: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return which nodes claim that more weight for them lowers the owner's loss; unknown counts as a claim.
+
+    >>> claims_of(np.array([-1.0, 0.2, np.nan, 0.1]), np.array([0.2, 0.4, 0.2, 0.2])).tolist()
+    [True, False, True, False]
+    """
+    known = np.isfinite(slopes) & (weights > 0)
+    if not known.any():
+        return np.ones(len(weights), bool)
+    mean = np.average(slopes[known], weights=weights[known])
+    return ~np.isfinite(slopes) | (slopes < mean)
+
+
+def weights_without(node: int, weights: np.ndarray, cap: Cap, present: np.ndarray) -> np.ndarray:
+    """Share a node's weight out among the others that have one, or among all where the cap forbids that.
+
+    >>> here = np.ones(4, bool)
+    >>> weights_without(0, np.array([0.5, 0.3, 0.2, 0.0]), 0.5, here).round(3).tolist()
+    [0.0, 0.5, 0.5, 0.0]
+    >>> weights_without(0, np.array([0.4, 0.4, 0.2, 0.0]), 0.4, here).round(3).tolist()
+    [0.0, 0.4, 0.4, 0.2]
+    """
+    others = np.asarray(present) & (np.arange(len(weights)) != node)
+    left = np.where(others, weights, 0.0)
+    caps = np.broadcast_to(raised_cap(cap, others), left.shape)
+    sharing = left > 0 if caps[left > 0].sum() >= 1 - SLACK else others
+    shares = left / left.sum() if left.any() else others / np.count_nonzero(others)
+    return np.asarray(project_weights(jnp.asarray(shares), cap, sharing), np.float64)
 
 
 def _round(federation: Federation, models: Array, rows: Array, rate: float) -> WeightedSum:

@@ -18,7 +18,7 @@ from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
-from fedkin.methods.weights import equal_weights
+from fedkin.methods.weights import Cap, equal_weights
 from fedkin.models import named
 from fedkin.models.base import Model, as_model, is_torch_module, torch_model
 from fedkin.models.objective import Objective
@@ -28,7 +28,7 @@ from fedkin.training.checkpoint import (
     save_checkpoint,
     versions,
 )
-from fedkin.training.leave_out import judge
+from fedkin.training.leave_out import claims_of, judge
 from fedkin.training.runner import Budget, RunState, begin, run
 from fedkin.types import Key, LearningTask, Points
 
@@ -280,12 +280,16 @@ class Problem:
                 failure = error
             state = attempt.state
             theta = start if failure or state.last_theta is None else state.last_theta
+            before, now = self.center.losses([start, theta])
+            theta = theta if now <= before else start
             weights = state.history[-1].node_weights if state.history else None
             if weights is None:
                 weights = np.asarray(equal_weights(federation.present))
-            found = judge(federation, self.center, theta, weights, judging_key(self.seed))
+            cap = cap_in(attempt.parameters) or 1.0
+            claims = claims_of(federation.slopes, np.asarray(weights))
+            found = judge(federation, self.center, theta, weights, cap, judging_key(self.seed))
             state.cost += found.cost
-            harmful = found.harmful
+            harmful = found.harmful(claims)
             if harmful is not None and np.count_nonzero(federation.present) > FEWEST_NODES:
                 federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
                 spent = state.cost
@@ -330,6 +334,11 @@ class TrainedRun:
     parameters: dict[str, Any]
     """What the method ran with: what was given, and what was chosen where it was open."""
     state: RunState
+
+
+def cap_in(parameters: Mapping[str, Any]) -> Cap | None:
+    """Return the cap that an algorithm runs with, wherever it stands among its parameters."""
+    return parameters.get("cap", (parameters.get("differentiation") or {}).get("cap"))
 
 
 def make_model(

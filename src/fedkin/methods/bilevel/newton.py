@@ -27,6 +27,7 @@ from fedkin.federation.task import Task
 from fedkin.methods.base import Info
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.endings import FLAT, converged, no_longer_falls
+from fedkin.methods.bilevel.mismatch import MISMATCHES, STOPPED_BY_MISMATCH, mismatch_of
 from fedkin.methods.bilevel.newton_state import (
     Evidence,
     NewtonState,
@@ -124,6 +125,7 @@ class NewtonBilevel:
             lowest=unknown,
             starts=np.zeros((0, nodes)),
             started=0,
+            mismatches=0,
             roster=Roster.of_all(jnp.asarray(weights)),
         )
 
@@ -136,6 +138,10 @@ class NewtonBilevel:
         state = state._replace(iteration=state.iteration + 1)
         if evidence is None:
             return state, self._info(state, center, cost)
+        if evidence.mismatch is not None:
+            state = state._replace(mismatches=state.mismatches + 1)
+        if state.mismatches >= MISMATCHES:
+            return state, self._info(state, center, cost, evidence, STOPPED_BY_MISMATCH)
         following, stop = self._decide(state, evidence, federation.present, center)
         settled = evidence.decrement <= SETTLED * evidence.loss
         if stop is not None or is_hopeless(state, evidence, settled):
@@ -214,6 +220,7 @@ class NewtonBilevel:
             # this very exchange: ask again.
             return state, None, reply.cost
         slopes = as_float64(fill_unknown(jnp.asarray(known), jnp.asarray(state.node_weights)))
+        mismatch = mismatch_of(known, state.candidate, gradient, adjoint, validation_loss)
         inner_error = float(slopes @ state.node_weights)
         prior_loss = 0.0
         if self.prior is not None:
@@ -237,6 +244,7 @@ class NewtonBilevel:
             sure_gap=largest_decrease(among, own, cap, error),
             complete=bool(np.isfinite(known[federation.present]).all()),
             prior_loss=prior_loss,
+            mismatch=mismatch,
         )
         return state._replace(curvature=curvature, last_step=direction), evidence, reply.cost
 
@@ -418,7 +426,8 @@ class NewtonBilevel:
                 "inner_error": seen.inner_error,
                 "decrement": seen.decrement,
             }
-        return Info(theta, as_sent(best.node_weights), cost, diagnostics, stop=stop)
+        warnings = () if seen is None or seen.mismatch is None else (seen.mismatch,)
+        return Info(theta, as_sent(best.node_weights), cost, diagnostics, warnings, stop)
 
 
 def _products(task: Task, directions: Vector, weights: Vector) -> WeightedSum:

@@ -68,6 +68,8 @@ class NewtonState(NamedTuple):
     """Weights to start from again, as rows."""
     started: int
     """The iteration of the last start."""
+    mismatches: int
+    """The exchanges in which the slopes were not those of the gradients."""
     roster: Roster
     """Who takes part, and the weights of those who are away."""
 
@@ -94,6 +96,8 @@ class Evidence(NamedTuple):
     """Whether every node that takes part has reported its slope."""
     prior_loss: float = 0.0
     """What the weights' distance from the prior adds to the loss."""
+    mismatch: str | None = None
+    """That the slopes are not those of the gradients, in a sentence."""
 
     @property
     def loss(self) -> float:
