@@ -19,7 +19,7 @@ THEORY ?= fedkin-theory
 BENCH_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow flower check browser bench convergence theory reproduce compare clean
+.PHONY: help demo test slow flower check docs browser bench convergence theory reproduce compare clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -63,6 +63,9 @@ slow: $(VENV)/.dev  ## the tests that compute for long
 
 flower: $(VENV)/.dev  ## the long tests of a real federation, half an hour or more
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
+
+docs: $(VENV)/.dev  ## the documentation site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/site/build.py --out site
 
 browser:  ## Chromium for the tests of report.html, where apt-get can install it
 	scripts/install-browser.sh

@@ -24,7 +24,8 @@ EXTRAS = {
     "flower": (FLOWER, "cli/federation"),
     "data": ("data/",),
     "flax": ("models/flax_modules.py",),
-    "torch": ("models/torch_", "nodes/torch_", "federation/torch_"),
+    "onnx": ("training/onnx_export.py",),
+    "torch": ("models/torch_", "nodes/torch_", "federation/torch_", "training/onnx_export.py"),
 }
 """Where the packages of an extra may be imported: code that runs only where the extra is installed."""
 

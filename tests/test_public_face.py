@@ -20,7 +20,7 @@ def test_the_docstring_has_a_runnable_example(name):
 
 def test_nothing_is_exported_by_accident():
     modules = {module.name for module in pkgutil.iter_modules(fedkin.__path__)}
-    public = {name for name in vars(fedkin) if not name.startswith("_")} - modules
+    public = {name for name in dir(fedkin) if not name.startswith("_")} - modules
     assert public == set(fedkin.__all__) - {"__version__"}
 
 

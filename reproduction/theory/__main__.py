@@ -1,7 +1,8 @@
 """Run `python -m reproduction.theory --help`."""
 
-from fedkin.cli.program import run_program
+from fedkin.cli.program import keep_code, run_program
 from reproduction.theory.commands import app
 
 if __name__ == "__main__":
+    keep_code()
     run_program(app)

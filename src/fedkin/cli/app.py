@@ -1,40 +1,47 @@
 """The command line: `fedkin --help`."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 import typer
 
-from fedkin.cli import data, federation
-from fedkin.cli.advise import advise
-from fedkin.cli.demo import demo
-from fedkin.cli.fit import fit
-from fedkin.cli.map import map_command
+from fedkin.cli.lazy import LazyGroup
 from fedkin.cli.output import results
-from fedkin.cli.predict import predict
-from fedkin.cli.program import run_program
-from fedkin.cli.report import report
-from fedkin.cli.reproduce import reproduce
-from fedkin.cli.run import run
+from fedkin.cli.program import keep_code, run_program
 from fedkin.version import __version__
+
+EXTRA_ARGUMENTS = {"allow_extra_args": True}
+"""For commands that explain themselves what is wrong with further arguments."""
+
+
+class Commands(LazyGroup):
+    """The commands of fedkin."""
+
+    places: ClassVar[Mapping[str, str]] = {
+        "demo": "fedkin.cli.demo:demo",
+        "fit": "fedkin.cli.fit:fit",
+        "advise": "fedkin.cli.advise:advise",
+        "map": "fedkin.cli.map:map_command",
+        "predict": "fedkin.cli.predict:predict",
+        "run": "fedkin.cli.run:run",
+        "reproduce": "fedkin.cli.reproduce:reproduce",
+        "report": "fedkin.cli.report:report",
+        "data": "fedkin.cli.data:app",
+        "federation": "fedkin.cli.federation:app",
+    }
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = dict.fromkeys(
+        ["fit", "advise", "map"], EXTRA_ARGUMENTS
+    )
+
 
 app = typer.Typer(
     name="fedkin",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.command()(demo)
-app.command(context_settings={"allow_extra_args": True})(fit)
-app.command(context_settings={"allow_extra_args": True})(advise)
-app.command("map", context_settings={"allow_extra_args": True})(map_command)
-app.command()(predict)
-app.command()(run)
-app.command()(reproduce)
-app.command()(report)
-app.add_typer(data.app, name="data")
-app.add_typer(federation.app, name="federation")
 
 
 def _show_version(wanted: bool) -> None:
@@ -53,6 +60,7 @@ def options(
     ] = False,
 ) -> None:
     """Whom should I learn with, and how much? Federated learning with learned node weights."""
+    keep_code()
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ from typing import Any
 import typer
 
 from fedkin.cli.output import StoppedByUserError, notes
-from fedkin.compilation import keep_compiled_code
-from fedkin.data.cache import user_cache_directory
 from fedkin.errors import FedkinError
 
 # Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
@@ -18,7 +16,6 @@ CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 def run_program(app: typer.Typer) -> None:
     """Run a command line; bad input ends with one line `error: …` and exit status 2."""
-    keep_compiled_code(user_cache_directory() / "compiled")
     try:
         status = app(standalone_mode=False)
     except FedkinError as error:
@@ -33,6 +30,14 @@ def run_program(app: typer.Typer) -> None:
         if status == INTERRUPTED:  # what Typer makes of Ctrl-C
             fail("interrupted: nothing was written", status=INTERRUPTED)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def keep_code() -> None:
+    """Keep compiled code in the user's cache directory, from now on."""
+    from fedkin.compilation import keep_compiled_code  # JAX: not for those who only want help
+    from fedkin.data.cache import user_cache_directory
+
+    keep_compiled_code(user_cache_directory() / "compiled")
 
 
 INTERRUPTED = 130

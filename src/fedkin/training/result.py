@@ -159,6 +159,16 @@ class Result:
             archive.writestr("history.parquet", table.getvalue())
         return content.getvalue()
 
+    def to_onnx(self, path: str | Path) -> None:
+        """Write the model in the ONNX format, for other programs and languages (extra `onnx`).
+
+        `logistic`, `ridge`, `mlp` and PyTorch modules can be written. Its input `inputs` is what `predict`
+        takes; its results are `label` and `probabilities`, or `prediction` for numbers.
+        """
+        from fedkin.training.onnx_export import to_onnx_bytes
+
+        write_atomically(Path(path), to_onnx_bytes(self))
+
     def _state(self) -> dict[str, np.ndarray]:
         """Return the state dict of a PyTorch module as arrays; nothing for other models."""
         if self.objective.in_jax:

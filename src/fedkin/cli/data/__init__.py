@@ -1,11 +1,11 @@
-"""`fedkin data`: which data sets are available, and what a federation made of one looks like."""
+"""Which data sets are available, and what a federation made of one looks like."""
 
 import typer
 
 from fedkin.cli.data import listing, show
 
 app = typer.Typer(
-    help="Which data sets are available, and what a federation made of one looks like.",
+    help=__doc__,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback(invoke_without_command=True)(listing.list_data_sets)

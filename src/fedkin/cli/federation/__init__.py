@@ -1,4 +1,4 @@
-"""`fedkin federation`: a real federation over Flower, as a trial on one machine or on many machines."""
+"""A real federation over Flower: nodes are processes, on this machine or on others."""
 
 import typer
 
@@ -19,7 +19,7 @@ from fedkin.cli.federation import (
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A real federation over Flower: nodes are processes, on this machine or on others.",
+    help=__doc__,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
