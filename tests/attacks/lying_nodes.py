@@ -28,7 +28,7 @@ SWAPPED = {2: 0, 0: 1, 1: 5, 5: 2}
 
 METHODS = {
     "newton": ("logistic", Bilevel(), Budget()),
-    "single loop": ("mlp", Bilevel(), Budget(synchronizations=60)),
+    "single loop": ("mlp", Bilevel(restarts=1), Budget(synchronizations=40)),
     "adaptive": ("logistic", Bilevel(outer="adaptive"), Budget(steps=15)),
     "proximal": ("logistic", Bilevel(outer="proximal", outer_learning_rate=0.1), Budget(steps=15)),
     "paper": ("mlp", Bilevel.paper(), Budget(steps=15)),
