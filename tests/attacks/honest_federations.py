@@ -32,7 +32,9 @@ def draw(kind, seed, *, synthetic=False):
     sizes = [120] * 8
     if kind == "tiny and noisy":
         sizes = [int(size) for size in np.geomspace(12, 240, 8)]
-    validation, test = (Points(inputs[part], labels[part]) for part in (slice(-100, None), slice(-500, -100)))
+    validation, test = (
+        Points(inputs[part], labels[part]) for part in (slice(-100, None), slice(-500, -100))
+    )
     order = np.arange(len(labels) - 500)
     starts = np.cumsum([0, *sizes])
     if kind == "few classes each":
@@ -69,7 +71,9 @@ def main():
                     warning
                     for row in state.history
                     for warning in row.warnings
-                    if any(sign in warning for sign in ("gets no weight", "left out", "a node lies"))
+                    if any(
+                        sign in warning for sign in ("gets no weight", "left out", "a node lies")
+                    )
                 ]
                 federations, alarms = federations + 1, alarms + bool(named)
                 print(

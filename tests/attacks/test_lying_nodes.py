@@ -32,14 +32,18 @@ def test_where_nobody_lies_the_result_is_the_same_and_nobody_is_named():
     np.testing.assert_array_equal(judged.weights, plain.weights)
     assert judged.accuracy == plain.accuracy
     assert judged.warnings == plain.warnings == ()
-    assert judged.synchronizations == plain.synchronizations + 11  # ten rounds, and one for the step size
+    assert (
+        judged.synchronizations == plain.synchronizations + 11
+    )  # ten rounds, and one for the step size
 
 
 def test_an_updates_length_names_a_node():
     """A hundred times too long: it is left out of sums, dropped and named, without a judgment of rows."""
     found = play("adaptive", ATTACKS["updates × 100"], 1, rows=small)
     assert found.liars_weight(1) == 0
-    assert any("n8 was left out" in warning and "times as far" in warning for warning in found.warnings)
+    assert any(
+        "n8 was left out" in warning and "times as far" in warning for warning in found.warnings
+    )
 
 
 def test_slopes_and_gradients_belong_together():
@@ -107,7 +111,9 @@ def test_leaving_out_noise_lowers_the_loss_and_leaving_out_others_does_not():
     problem = build(small(0, 1), "logistic", {})
     weights = np.full(NODES, 1 / NODES)
     theta = problem.objective.start(building_key(0))
-    found = leave_each_out(problem.federation, problem.center, theta, weights, 1 / 3, building_key(0))
+    found = leave_each_out(
+        problem.federation, problem.center, theta, weights, 1 / 3, building_key(0)
+    )
     gains = [found.gain(node) for node in range(NODES)]
     assert int(np.argmax(gains)) == NODES - 1
     assert found.harms(NODES - 1)

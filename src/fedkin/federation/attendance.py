@@ -2,8 +2,8 @@
 
 Every reply is checked. A node whose reply is missing or bad is left out of that synchronization: a weighted
 sum is what it would be with its weight shared out among the others, and its numbers are NaN, for the method
-to fill. It also counts as a strike. A node with three strikes in a row is dropped; one that was silent and has
-come back rejoins at the start of the next outer step.
+to fill. It also counts as a strike. A node with three strikes in a row is dropped. If it was silent and has
+come back, it rejoins at the start of the next outer step.
 
 Several owners may share the exchanges. A node that is dropped is dropped for all of them, and each counts on
 it again from the start of its own next step. Numbers that are bad for one owner and good for others are left

@@ -2,9 +2,9 @@ r"""Whether the slopes that nodes report are those of the gradients that they se
 
 A slope is a number of one node, :math:`-\nabla L_k(\theta)^\top h`. In the same exchange the nodes send the
 sum :math:`g = \sum_k u_k \nabla L_k(\theta)`. So :math:`\sum_k u_k \cdot` slope has to be :math:`-g^\top h`,
-at every θ and for all weights u, up to rounding. Both are there where single vectors are hidden in secure sums.
-A node that lies about its slope has to lie about its gradient just as much, and then it is a node with other
-data.
+at every θ and for all weights u, up to rounding. Both are there where single vectors are hidden in secure
+sums. A node that lies about its slope has to lie about its gradient just as much, and then it is a node with
+other data.
 """
 
 import numpy as np
