@@ -19,7 +19,7 @@ THEORY ?= fedkin-theory
 BENCH_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow flower check docs browser bench convergence theory reproduce compare clean
+.PHONY: help demo test slow flower check docs browser bench convergence theory reproduce compare leaderboard clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -101,6 +101,10 @@ reproduce: $(VENV)/.base  ## the paper's table: run all studies, resume where th
 
 compare: $(VENV)/.base  ## make reproduction/ again from the stores that are there, and from what was collected before
 	@$(COLLECT)
+
+leaderboard: $(VENV)/.base  ## all methods on all kinds of federations: the runs that are missing, and the page
+	@$(BIN)/python -m reproduction.leaderboard run --stores $(STORES)/leaderboard --jobs $(JOBS); status=$$?; \
+	$(BIN)/python -m reproduction.leaderboard page && exit $$status
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

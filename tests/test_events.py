@@ -6,6 +6,7 @@ import pytest
 
 from fedkin.events import (
     EventReader,
+    GroupsTrained,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -31,6 +32,7 @@ EVENTS = [
         weights=(0.25, 0.75),
     ),
     Warned(run="a", message="south did not answer"),
+    GroupsTrained(done=3, most=63),
     RunFinished(run="a", stopped="converged"),
     RunFailed(run="a", reason="diverged", traceback=None),
 ]

@@ -326,7 +326,7 @@ def read_study(root: Path, name: str) -> StudyConfig:
 
 
 def _cell(config: RunConfig) -> Any:
-    return config.dataset, str(config.setting), config.target
+    return config.dataset, config.setting_title, config.target
 
 
 def _index_row(run: Run) -> dict[str, Any]:
@@ -454,7 +454,7 @@ def _trials(store: Store, runs: list[Run]) -> list[Trial]:
         trials.append(
             Trial(
                 dataset=config.dataset,
-                setting=str(config.setting),
+                setting=config.setting_title,
                 target=config.target,
                 method=config.method,
                 seed=config.seed,

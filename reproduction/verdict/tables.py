@@ -107,8 +107,8 @@ def all_sites(directory: Path) -> Iterator[Sites]:
     yield by_component("diabetes", "regression", diabetes.data, diabetes.target)
 
 
-def measure(sites: Sites, seed: int) -> list[dict[str, Any]]:
-    """Split every site, and advise each as the owner, but for the relabeled one.
+def split_and_scale(sites: Sites, seed: int) -> tuple[dict[str, Rows], dict[str, Rows]]:
+    """Return the training and the test rows of every site.
 
     Training rows decide how columns are scaled: each hospital's own, as in FLamby; elsewhere those of
     all sites.
@@ -129,6 +129,12 @@ def measure(sites: Sites, seed: int) -> list[dict[str, Any]]:
         x_test, y_test = test[name]
         train[name] = ((x_train - mean) / deviation, y_train)
         test[name] = ((x_test - mean) / deviation, y_test)
+    return train, test
+
+
+def measure(sites: Sites, seed: int) -> list[dict[str, Any]]:
+    """Split every site, and advise each as the owner, but for the relabeled one."""
+    train, test = split_and_scale(sites, seed)
     found = []
     for owner in sites.rows:
         if owner == "relabeled":

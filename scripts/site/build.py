@@ -35,6 +35,7 @@ LINKED = (
     "reproduction/*/*.toml",
     "reproduction/*/*/tuning.csv",
     "reproduction/figures/*",
+    "reproduction/*/figures/*",
 )
 """What pages show or link to."""
 

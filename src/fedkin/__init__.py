@@ -34,6 +34,8 @@ if _TYPE_CHECKING:
     from fedkin.training.fit_all import fit_all
     from fedkin.training.problem import Problem
     from fedkin.training.result import Result, load
+    from fedkin.valuation.contributions import contributions
+    from fedkin.valuation.result import Contributions
     from fedkin.version import __version__
 
 _PLACES = {
@@ -42,6 +44,7 @@ _PLACES = {
     "Bilevel": "methods.bilevel.method",
     "Collaboration": "training.collaboration",
     "ConjugateGradients": "methods.bilevel.solvers",
+    "Contributions": "valuation.result",
     "Ditto": "methods.ditto.center",
     "DivergedError": "errors",
     "FedAvg": "methods.fedavg",
@@ -60,6 +63,7 @@ _PLACES = {
     "TheoryBilevel": "methods.bilevel.theory",
     "__version__": "version",
     "advise": "advice.advise",
+    "contributions": "valuation.contributions",
     "fit": "training.fit",
     "fit_all": "training.fit_all",
     "load": "training.result",
@@ -77,6 +81,7 @@ __all__ = [
     "Bilevel",
     "Collaboration",
     "ConjugateGradients",
+    "Contributions",
     "Ditto",
     "DivergedError",
     "FedAvg",
@@ -95,6 +100,7 @@ __all__ = [
     "TheoryBilevel",
     "__version__",
     "advise",
+    "contributions",
     "fit",
     "fit_all",
     "load",

@@ -72,6 +72,17 @@ class Warned(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupsTrained(Event):
+    """Models of some groups of nodes are trained, to learn what each node contributes."""
+
+    kind: ClassVar[str] = "groups"
+    done: int
+    """How many groups are trained."""
+    most: int
+    """How many there are in all, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunFinished(Event):
     """A run came to its end."""
 
@@ -93,7 +104,8 @@ class RunFailed(Event):
 OnEvent = Callable[[Event], None]
 
 KINDS: dict[str, type[Event]] = {
-    each.kind: each for each in (RunStarted, StepDone, Warned, RunFinished, RunFailed)
+    each.kind: each
+    for each in (RunStarted, StepDone, Warned, GroupsTrained, RunFinished, RunFailed)
 }
 
 

@@ -69,6 +69,17 @@ def test_show_in_words(fedkin) -> None:
     assert "federation.png" in errors
 
 
+def test_bad_nodes_are_shown(fedkin) -> None:
+    bad = ["--bad", "noise-labels", "--bad-nodes", "minority-1,majority-2"]
+    small = [*SHOW, "--minority-nodes", "1", "--majority-nodes", "2", *bad, "--bad-share", "0.5"]
+    status, output, _ = fedkin(*small, "--json")
+    assert status == 0
+    told = {"kind": "noise-labels", "nodes": ["minority-1", "majority-2"], "share": 0.5}
+    assert json.loads(output)["bad"] == told
+    _, output, _ = fedkin(*small)
+    assert "Bad: 2 nodes with noise labels (50%) (minority-1, majority-2)" in output
+
+
 def test_own_images_and_own_setting(fedkin, parquet_set: Path, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(
         "merged_classes = [[0], [1]]\nminority = [0.9, 0.1]\nmajority = [0.1, 0.9]\n"
@@ -99,6 +110,12 @@ def test_own_images_and_own_setting(fedkin, parquet_set: Path, tmp_path: Path) -
         (["data", "show", "mnist", "--setting", "1", "--data", "nowhere"], "not a directory"),
         (["data", "--json", "show", "digits", "--setting", "1"], "options after the command"),
         (["data", "sho"], "No such command 'sho'"),
+        ([*SHOW, "--bad-nodes", "minority-1"], "--bad-nodes is of no use without --bad"),
+        ([*SHOW, "--bad", "noise-labels"], "--bad needs --bad-nodes"),
+        ([*SHOW, "--bad", "absent", "--bad-nodes", "x"], "other kinds change no data"),
+        ([*SHOW, "--bad", "noise-labels", "--bad-nodes", "minor-1"], "did you mean minority-1"),
+        ([*SHOW, "--bad", "noise-labels", "--bad-nodes", "x,x"], "names one node twice"),
+        ([*SHOW, "--bad", "noise-labels", "--bad-nodes", "x", "--bad-share", "2"], "at most 1"),
         (["data", "--data", "nowhere"], "nowhere is not a directory"),
     ],
 )

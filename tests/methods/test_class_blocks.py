@@ -29,7 +29,7 @@ def measure(objective, theta, inputs):
     own = np.arange(size) % classes
     blocks = np.where(own[:, None] == own, hessian - objective.model.l2 * np.eye(size), 0)
     found = ClassBlocks.measured(
-        class_directions(objective) @ blocks, classes, np.asarray(theta), np.ones(1)
+        class_directions(objective) @ blocks, objective.model, np.asarray(theta), np.ones(1)
     )
     return found, hessian
 

@@ -19,6 +19,7 @@ from fedkin.methods.finetune.center import FineTuningAlgorithm
 from fedkin.methods.ifca.center import IfcaAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.pfedgraph.center import PFedGraphAlgorithm, collaboration_graph
+from fedkin.methods.robust.rules import coordinate_median, krum, trimmed_mean
 from fedkin.methods.tawt.center import TawtAlgorithm, mirror_step
 from fedkin.models.linear import Logistic
 
@@ -238,3 +239,25 @@ def test_partners_are_partners_of_each_other():
         alone = np.flatnonzero(partners == np.arange(8))
         assert len(alone) == 2
         assert 2 in alone
+
+
+def test_robust_rules_stay_with_the_good_ones_however_far_the_bad_are():
+    """Seven of ten are near 1, three anywhere: what comes of it is within the range of the seven."""
+    random = np.random.default_rng(4)
+    good = 1 + 0.1 * random.normal(size=(7, 30))
+    for far in (5.0, -1e3, 1e6):
+        for spread in (0.0, 1.0):
+            bad = far * (1 + spread * random.normal(size=(3, 30)))
+            models = random.permutation(np.concatenate([good, bad]))
+            low, high = good.min(axis=0), good.max(axis=0)
+            for found in (coordinate_median(models), trimmed_mean(models, 0.3)):
+                assert (low <= found).all()
+                assert (found <= high).all()
+            assert np.abs(models[krum(models, 3)] - 1).max() < 1
+            assert np.abs(models.mean(axis=0) - 1).max() > 1
+
+
+def test_a_trimmed_mean_of_nearly_half_is_the_median_and_of_little_is_the_mean():
+    models = np.random.default_rng(1).normal(size=(9, 5))
+    np.testing.assert_allclose(trimmed_mean(models, 0.49), coordinate_median(models))
+    np.testing.assert_allclose(trimmed_mean(models, 0.1), models.mean(axis=0))

@@ -18,6 +18,7 @@ from fedkin.methods.finetune.center import FineTuningAlgorithm
 from fedkin.methods.ifca.center import IfcaAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.pfedgraph.center import PFedGraphAlgorithm
+from fedkin.methods.robust.center import KrumAlgorithm, MedianAlgorithm, TrimmedMeanAlgorithm
 from fedkin.methods.tawt.center import TawtAlgorithm
 from fedkin.models.linear import Logistic
 from fedkin.nodes.draws import draw_batches
@@ -352,3 +353,47 @@ def test_cobo():
             assert_same(infos[number].node_weights, 0.7 / 5 * pairs[4, :4])
     assert_same(state.personal.models, models)
     assert_same(state.pairs, pairs)
+
+
+def nearest_to_others(models, bad):
+    """Blanchard et al. 2017: the model with the smallest sum over its m − f − 2 nearest others."""
+    scores = []
+    for place, model in enumerate(models):
+        others = [np.sum((model - x) ** 2) for j, x in enumerate(models) if j != place]
+        scores.append(sum(sorted(others)[: len(models) - bad - 2]))
+    return int(np.argmin(scores))
+
+
+def middle_values(models, left_out):
+    """The mean of what is left of every coordinate without its extremes."""
+    return [np.mean(sorted(column)[left_out : len(column) - left_out]) for column in models.T]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rule"),
+    [
+        (MedianAlgorithm(DESCENT), lambda models: middle_values(models, 1)),
+        (TrimmedMeanAlgorithm(DESCENT, 0.3), lambda models: middle_values(models, 1)),
+        (TrimmedMeanAlgorithm(DESCENT, 0.2), lambda models: models.mean(axis=0)),
+        (KrumAlgorithm(DESCENT, 0.3), lambda models: models[nearest_to_others(models, 1)]),
+    ],
+)
+def test_robust_aggregation(algorithm, rule):
+    """Of four values the median is the mean of the middle two; 0.3 x 4 leaves out one at either end."""
+    made = make()
+    _, infos = take_steps(algorithm, made)
+    everybody = Everybody(made)
+    theta = np.zeros(made.objective.size)
+    for number, place, _, key in step_keys():
+        trained = [
+            everybody.steps(data, jax.random.fold_in(key, node), theta)
+            for node, data in enumerate(everybody.nodes)
+        ]
+        theta = np.asarray(rule(np.array(trained)))
+        if place == 1:
+            assert_same(infos[number].theta, theta)
+    assert [info.cost.synchronizations for info in infos] == [2, 2]
+    if isinstance(algorithm, KrumAlgorithm):
+        chosen = int(np.argmax(infos[-1].node_weights))
+        assert infos[-1].node_weights.tolist() == np.eye(4)[chosen].tolist()
+        assert_same(trained[chosen], theta)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
@@ -107,6 +107,9 @@ def test_a_move_of_negative_curvature_leaves_the_model_convex():
     st.lists(st.floats(-3, 3), min_size=2, max_size=8),
     st.lists(st.floats(0.05, 1), min_size=8, max_size=8),
 )
+@example(
+    [0.0, 3.0, 1.0], [1.0, 0.99999, 1.0, *[1.0] * 5]
+)  # the first cap almost holds all the weight
 @settings(max_examples=60, deadline=None)
 def test_nodes_may_have_different_caps(point, caps):
     """Both projections find the multiplier that bisection finds; the gap is linear programming's."""

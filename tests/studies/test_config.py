@@ -2,7 +2,10 @@ import numpy as np
 import pytest
 
 import fedkin
-from fedkin.studies.cell import draw_problem
+from fedkin.errors import InputError
+from fedkin.federation.bad_updates import BadUpdates
+from fedkin.federation.simulation import SimulatedFederation
+from fedkin.studies.cell import draw_problem, simulate
 from fedkin.studies.config import RunConfig, check_study, load_study
 
 
@@ -112,7 +115,79 @@ def test_candidates_are_short_runs_on_the_first_seed():
     assert made.candidates(fedavg) == []
 
 
+FLIPPED = {"kind": "flipped-labels", "nodes": ["minority-1", "minority-2"], "share": 0.5}
+ABSENT = {"kind": "absent", "nodes": ["majority-3"]}
+
+
+def test_every_table_of_bad_nodes_is_a_cell():
+    made = study(setting=[1, 2], method="fedavg", bad=[FLIPPED, ABSENT], seed=[0, 1])
+    runs = made.runs()
+    assert len(runs) == 2 * 2 * 2
+    assert [run.setting_title for run in runs[::2]] == [
+        "setting 1, 2 nodes with flipped labels (50%)",
+        "setting 1, 1 node absent",
+        "setting 2, 2 nodes with flipped labels (50%)",
+        "setting 2, 1 node absent",
+    ]
+    assert len({run.directory for run in runs}) == len(runs)
+    assert [run.node_count for run in runs[:4:2]] == [15, 14]
+    again = RunConfig.model_validate_json(runs[0].model_dump_json())
+    assert again.directory == runs[0].directory
+    drawn = [
+        draw_problem(run) for run in (*runs[:4:2], study(setting=1, method="fedavg").runs()[0])
+    ]
+    flipped, absent, plain = (each.data for each in drawn)
+    assert (flipped.nodes[0].labels != plain.nodes[0].labels).mean() == 0.5
+    assert absent.names == tuple(name for name in plain.names if name != "majority-3")
+
+
+def test_dishonest_updates_are_those_of_the_engine():
+    lie = {"kind": "sign-flipped-updates", "nodes": ["minority-1"]}
+    (run,) = study(setting=1, method="fedavg", bad=lie).runs()
+    federation = draw_problem(run).problem.federation
+    assert isinstance(federation, BadUpdates)
+    assert isinstance(
+        draw_problem(run.model_copy(update={"bad": None})).problem.federation, SimulatedFederation
+    )
+    with pytest.raises(InputError, match="bad nodes exist in simulations only"):
+        draw_problem(run, engine=lambda config, data: simulate(config, data))
+
+
+def test_tuning_may_have_a_seed_and_a_cell_of_its_own():
+    made = study(
+        setting=[2, 1],
+        seed=[3, 4],
+        method="fedavg",
+        tune={"fedavg": {"learning_rate": [0.05, 0.02]}},
+        tune_seed=9,
+        tune_once=True,
+        tune_synchronizations=20,
+    )
+    trials = [made.candidates(run) for run in made.runs()]
+    assert len(trials) == 4
+    assert {(t.seed, t.setting, t.synchronizations) for own in trials for t in own} == {(9, 2, 20)}
+    assert len({trial.directory for own in trials for trial in own}) == 2
+    each = study(
+        setting=[2, 1], method="fedavg", tune={"fedavg": {"learning_rate": [0.05]}}, tune_seed=9
+    )
+    assert [each.candidates(run)[0].setting for run in each.runs()] == [2, 1]
+
+
 BAD = {
+    "bad nodes that are not there": (
+        {"bad": {"kind": "absent", "nodes": ["minority-7"]}},
+        "there is no node 'minority-7'; did you mean minority-",
+    ),
+    "an unknown kind of badness": (
+        {"bad": {"kind": "lazy", "nodes": ["minority-1"]}},
+        "bad: Input should be 'flipped-labels'",
+    ),
+    "bad nodes of a partition": (
+        {"bad": ABSENT, "partition": "dirichlet", "alpha": 1, "nodes": 5},
+        "bad is of no use with a partition",
+    ),
+    "the same bad nodes twice": ({"bad": [ABSENT, ABSENT]}, "bad lists the same value twice"),
+    "a seed of no tuning": ({"tune_seed": 3}, "tune_seed is of no use without a .tune. table"),
     "unknown key": ({"datset": 1}, "unknown key datset; did you mean dataset"),
     "unknown setting": (
         {"settings": {"learning_rat": 1}},

@@ -49,6 +49,7 @@ def write_advice(
     preprocessing: Preprocessing,
     tables: dict[str, dict[str, Any]],
     owner: dict[str, Any],
+    contributions: dict[str, Any] | None = None,
 ) -> None:
     """Write the directory.
 
@@ -58,6 +59,7 @@ def write_advice(
         preprocessing: How rows of a table become what the model takes.
         tables: What `describe_table` says about each node.
         owner: The same about the owner.
+        contributions: What each node contributes, if that was asked.
     """
     columns = [column.name for column in preprocessing.columns]
     label = preprocessing.label.name
@@ -71,6 +73,8 @@ def write_advice(
         advice.candidates.to_csv(directory / result_directory.CANDIDATES)
         preprocessing.save(directory / result_directory.PREPROCESSING)
         advice.model.save(directory / result_directory.MODEL)
+        if contributions is not None:
+            write_json(directory / result_directory.CONTRIBUTIONS, contributions)
 
     write_directory(out, fill)
 

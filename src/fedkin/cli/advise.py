@@ -11,6 +11,15 @@ from rich.text import Text
 from fedkin.advice import advise as api
 from fedkin.advice.directory import describe_table, plain, write_advice
 from fedkin.advice.result import Advice, candidate_title, records
+from fedkin.cli.contributions import (
+    ContributionScoreOption,
+    ContributionsOption,
+    ContributionWeightsOption,
+    OrdersOption,
+    find_contributions,
+    print_contributions,
+    read_questions,
+)
 from fedkin.cli.options import (
     JUDGE_PANEL,
     LABEL,
@@ -52,6 +61,7 @@ from fedkin.data.table_request import GatheredTables, gather
 from fedkin.errors import InputError
 from fedkin.events import Event, StepDone
 from fedkin.training import result_directory
+from fedkin.valuation.result import Contributions
 
 
 def advise(
@@ -118,6 +128,10 @@ def advise(
         ),
     ] = 2,
     seed: SeedOption = 0,
+    contributions: ContributionsOption = False,
+    contribution_score: ContributionScoreOption = None,
+    contribution_weights: ContributionWeightsOption = None,
+    orders: OrdersOption = None,
 ) -> None:
     """Say whether to learn with the nodes or alone, what that gains, and how sure it is.
 
@@ -127,14 +141,16 @@ def advise(
         result_directory.check_writable(out, force, result_directory.ADVICE_FILES, "fedkin advise")
     elif force:
         raise InputError("--force replaces the directory of --out: add --out DIR, or leave it out")
+    questions = read_questions(context)
     request = read_request(context, whole_owner=True)
     tables = gather(request)
     for note in tables.notes:
         print_note(f"note: {note}")
     federation = federate_request(tables, request)
     advice = _advise(federation, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
-    page = None if out is None else _write(out, advice, tables, federation.preprocessing)
-    show_advice(advice, federation.preprocessing, out, page, json)
+    found = find_contributions(advice.model, federation, questions)
+    page = None if out is None else _write(out, advice, tables, federation.preprocessing, found)
+    show_advice(advice, federation.preprocessing, out, page, json, contributions=found)
 
 
 def show_advice(
@@ -145,6 +161,7 @@ def show_advice(
     json: bool,
     *,
     shown: Collection[str] = (),
+    contributions: Contributions | None = None,
 ) -> None:
     """Show an advice on tables, and where it was written; warnings that were `shown` are not repeated."""
     for warning in advice.model.warnings:
@@ -153,12 +170,15 @@ def show_advice(
     if json:
         answer = plain(advice.summary()) | {
             "columns": [column.name for column in preprocessing.columns],
+            "contributions": None if contributions is None else contributions.summary(),
             "out": None if out is None else str(out),
             "report": None if page is None else str(page),
         }
         print_json(answer, schema="advise/1")
         return
     print_advice(advice)
+    if contributions is not None:
+        print_contributions(contributions)
     print_result(f"\ncolumns used: {preprocessing.described_columns}")
     if out is not None:
         print_result(f"written to {out}\n\nreport: {page}")
@@ -202,13 +222,20 @@ def _advise(
     return advice.in_unit(label.standard_deviation) if number else advice
 
 
-def _write(out: Path, advice: Advice, tables: GatheredTables, preprocessing: Preprocessing) -> Path:
+def _write(
+    out: Path,
+    advice: Advice,
+    tables: GatheredTables,
+    preprocessing: Preprocessing,
+    contributions: Contributions | None,
+) -> Path:
     # What draws the report takes a moment to load, and is not needed before.
     from fedkin.report.advice_page import write_advice_page
 
     described = {name: describe_table(table, preprocessing) for name, table in tables.nodes.items()}
     owner = describe_table(tables.validation, preprocessing)
-    write_advice(out, advice, preprocessing, described, owner)
+    summary = None if contributions is None else contributions.summary()
+    write_advice(out, advice, preprocessing, described, owner, summary)
     return write_advice_page(out)
 
 

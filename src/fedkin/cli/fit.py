@@ -6,6 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+from fedkin.cli.contributions import (
+    ContributionScoreOption,
+    ContributionsOption,
+    ContributionWeightsOption,
+    OrdersOption,
+    find_contributions,
+    print_contributions,
+    read_questions,
+)
 from fedkin.cli.options import (
     CAP,
     LABEL,
@@ -59,6 +68,7 @@ from fedkin.training import result_directory
 from fedkin.training.result import Result
 from fedkin.training.runner import Evaluation
 from fedkin.training.table_result import Scores, score_tables, weights_by_node, write_result
+from fedkin.valuation.result import Contributions
 
 
 def fit(
@@ -117,6 +127,10 @@ def fit(
         ),
     ] = False,
     seed: SeedOption = 0,
+    contributions: ContributionsOption = False,
+    contribution_score: ContributionScoreOption = None,
+    contribution_weights: ContributionWeightsOption = None,
+    orders: OrdersOption = None,
 ) -> None:
     """Learn a weight for every node, and the model trained with those weights.
 
@@ -127,6 +141,7 @@ def fit(
     """
     chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force)
+    questions = read_questions(context)
     request = read_request(context)
     tables = gather(request)
     for note in tables.notes:
@@ -147,12 +162,19 @@ def fit(
         result.before or result, federation.validation, federation.test, federation.preprocessing
     )
     rows = {name: table.rows for name, table in tables.nodes.items()}
-    write_result(out, result, federation.preprocessing, metrics, rows)
-    show_fit(result, rows, metrics, out, json)
+    found = find_contributions(result, federation, questions)
+    summary = None if found is None else found.summary()
+    write_result(out, result, federation.preprocessing, metrics, rows, summary)
+    show_fit(result, rows, metrics, out, json, found)
 
 
 def show_fit(
-    result: Result, rows: Mapping[str, int], metrics: Mapping[str, Scores], out: Path, json: bool
+    result: Result,
+    rows: Mapping[str, int],
+    metrics: Mapping[str, Scores],
+    out: Path,
+    json: bool,
+    contributions: Contributions | None = None,
 ) -> None:
     """Write the report of a fit and show the result."""
     # What draws the report takes a moment to load, and is not needed before.
@@ -172,6 +194,7 @@ def show_fit(
                 "at_cap": list(result.at_cap),
                 "stopped": result.stopped,
                 "warnings": list(result.warnings),
+                "contributions": None if contributions is None else contributions.summary(),
                 "report": str(page),
             },
             schema="fit/1",
@@ -179,6 +202,8 @@ def show_fit(
     else:
         print_result(f"columns used: {preprocessing.described_columns}")
         print_fit(result, rows, metrics, out)
+        if contributions is not None:
+            print_contributions(contributions)
         print_path(page)
     for line in result.warnings:
         print_warning(line)

@@ -8,10 +8,9 @@ sums over nodes, numbers of single nodes. Whoever needs single nodes' vectors ha
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedkin.errors import InputError
@@ -294,5 +293,7 @@ class Federation(Protocol):
 
 
 def as_array(value: Array | float | np.ndarray) -> Array:
-    """Give a plain number the type of all others, so that it never needs other compiled code."""
-    return value if isinstance(value, jax.Array) else jnp.asarray(np.asarray(value))
+    """Give numbers the type of all others, so that they never need other compiled code."""
+    array = np.asarray(value)
+    # Compiled code takes NumPy's arrays as they are.
+    return cast(Array, array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False))

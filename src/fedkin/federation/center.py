@@ -146,23 +146,25 @@ class Center:
         return [self.loss_and_gradient(theta)[0] for theta in models]
 
     def search_line(
-        self, theta: np.ndarray, direction: np.ndarray, offset: float, longest: float
+        self,
+        theta: np.ndarray,
+        direction: np.ndarray,
+        offset: float,
+        longest: float,
+        bend: float = 0.0,
     ) -> LineSearch:
-        """Minimize L_0(θ + αd) − α · offset over α, by bisection, for a loss that is convex.
+        """Minimize L_0(θ + αd) − α · offset + ½α² · bend over α, by bisection, for a loss that is convex.
 
         Args:
-            theta: The model θ, in double precision.
+            theta: The model θ.
             direction: The step d.
             offset: What is taken from the derivative along d.
             longest: The largest α.
+            bend: What is added to the second derivative.
         """
-
-        def slope(share: float) -> float:
-            point = jnp.asarray(theta + share * direction, jnp.result_type(float))
-            gradient = np.asarray(self.loss_and_gradient(point)[1], np.float64)
-            return float(gradient @ direction) - offset
-
-        return search_by_slope(slope, longest)
+        sent, along = (jnp.asarray(each, jnp.result_type(float)) for each in (theta, direction))
+        found = self._evaluate(_search_line, sent, along, offset, bend, longest)
+        return LineSearch(*map(float, found))
 
     def solve(
         self, theta: Vector, target: Vector, *, damping: float, iterations: int
@@ -204,40 +206,48 @@ class Center:
         """Score a model on D_0."""
         return self.score(theta, np.asarray(self._inputs), self._labels)
 
-    def row_losses(self, theta: Vector) -> np.ndarray:
-        """Return the loss of each row of D_0, without the regularizer."""
-        outputs = self.outputs(theta, np.asarray(self._inputs))
-        return _row_losses(self.objective, outputs, self._labels)
-
     def score(self, theta: Vector, inputs: np.ndarray, labels: np.ndarray) -> Score:
         """Score a model on any prepared points."""
-        outputs = self.outputs(theta, inputs)
-        model = self.objective.model
-        loss = _mean_loss(self.objective, outputs, np.asarray(labels))
-        if model.task == "regression":
+        losses, right = self._judge_all(theta, inputs, labels)
+        loss = float(np.mean(losses, dtype=np.float64))
+        if self.objective.model.task == "regression":
             return Score(loss, None)
-        return Score(loss, float(np.mean(np.argmax(outputs, axis=1) == labels)))
+        return Score(loss, float(np.mean(right)))
+
+    def row_losses(self, theta: Vector) -> np.ndarray:
+        """Return the loss of each row of D_0, without the regularizer."""
+        return self._judge_all(theta, np.asarray(self._inputs), self._labels)[0]
+
+    def _judge_all(
+        self, theta: Vector, inputs: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the loss of each of any number of points, and whether its class is right."""
+        statistics = self.statistics(theta)
+        found = []
+        for begin in range(0, len(labels), EVALUATION_CHUNK):
+            chunk = slice(begin, begin + EVALUATION_CHUNK)
+            own = np.asarray(labels[chunk])
+            judged = self._judge(theta, np.asarray(inputs[chunk]), own, statistics)
+            found.append([np.asarray(each)[: len(own)] for each in judged])
+        losses, right = (np.concatenate(each) for each in zip(*found, strict=True))
+        return losses, right
+
+    def _judge(
+        self, theta: Vector, inputs: np.ndarray, labels: np.ndarray, statistics: Statistics
+    ) -> tuple[Array, Array]:
+        """Return the loss of each point, and whether its class is right; what follows them is padding."""
+        objective = self.objective
+        if objective.in_jax:
+            return _judge_points(objective, theta, _filled(inputs), _filled(labels), statistics)
+        outputs = np.asarray(objective.outputs(theta, jnp.asarray(inputs), statistics))
+        return _judge_outputs(objective, _filled(outputs), _filled(labels))
 
 
-def _mean_loss(objective: Objective, outputs: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean loss of points, given the model's outputs for them."""
-    return float(np.mean(_row_losses(objective, outputs, labels), dtype=np.float64))
-
-
-def _row_losses(objective: Objective, outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the loss of each point, given the model's outputs for them."""
-    size = _filled_size(len(labels))
-    filled = np.zeros((size, *outputs.shape[1:]), outputs.dtype)
-    filled[: len(labels)] = outputs
-    filled_labels = np.zeros(size, labels.dtype)
-    filled_labels[: len(labels)] = labels
-    losses = _losses(objective, jnp.asarray(filled), jnp.asarray(filled_labels))
-    return np.asarray(losses)[: len(labels)]
-
-
-def _filled_size(points: int) -> int:
-    """Fill up to a power of two, so that few shapes are ever compiled."""
-    return 1 << (points - 1).bit_length()
+def _filled(rows: np.ndarray) -> np.ndarray:
+    """Fill up to a power of two with zeros, so that few shapes are ever compiled."""
+    filled = np.zeros((1 << (len(rows) - 1).bit_length(), *rows.shape[1:]), rows.dtype)
+    filled[: len(rows)] = rows
+    return filled
 
 
 def normalization_statistics(objective: Objective, theta: Vector, inputs: Array) -> Statistics:
@@ -260,12 +270,8 @@ def evaluate_in_chunks(
         if not objective.in_jax:
             outputs.append(np.asarray(objective.outputs(theta, jnp.asarray(chunk), statistics)))
             continue
-        size = len(chunk)
-        filled = np.zeros((_filled_size(size), *chunk.shape[1:]), chunk.dtype)
-        filled[:size] = chunk
-        outputs.append(
-            np.asarray(_outputs(objective, theta, jnp.asarray(filled), statistics))[:size]
-        )
+        found = _outputs(objective, theta, _filled(chunk), statistics)
+        outputs.append(np.asarray(found)[: len(chunk)])
     return np.concatenate(outputs)
 
 
@@ -281,6 +287,23 @@ def _compiled(function: Callable[..., Any], *options: str) -> Callable[..., Any]
 
 def _loss_and_gradient(objective: Objective, data: NodeData, theta: Vector) -> tuple[Array, Vector]:
     return oracles.full_loss_and_gradient(objective, theta, data)
+
+
+def _search_line(
+    objective: Objective,
+    data: NodeData,
+    theta: Vector,
+    direction: Vector,
+    offset: Array,
+    bend: Array,
+    longest: Array,
+) -> LineSearch:
+    def slope(share: Array) -> Array:
+        point = theta + share * direction
+        gradient = oracles.full_loss_and_gradient(objective, point, data)[1]
+        return gradient @ direction - offset + bend * share
+
+    return search_by_slope(slope, longest)
 
 
 def _solve(
@@ -329,5 +352,15 @@ def empty_statistics(objective: Objective) -> Statistics | None:
 
 
 @partial(jax.jit, static_argnums=0)
-def _losses(objective: Objective, outputs: Array, labels: Array) -> Array:
-    return objective.model.loss(outputs, labels)
+def _judge_points(
+    objective: Objective, theta: Vector, inputs: Array, labels: Array, statistics: Statistics
+) -> tuple[Array, Array]:
+    return _judge_outputs(objective, objective.outputs(theta, inputs, statistics), labels)
+
+
+@partial(jax.jit, static_argnums=0)
+def _judge_outputs(objective: Objective, outputs: Array, labels: Array) -> tuple[Array, Array]:
+    losses = objective.model.loss(outputs, labels)
+    if objective.model.task == "regression":
+        return losses, jnp.zeros_like(losses)
+    return losses, jnp.argmax(outputs, axis=1) == labels

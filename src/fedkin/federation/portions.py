@@ -58,8 +58,9 @@ class Stack:
         self.items = np.concatenate([portion.items for portion in portions])
         self.numbers = np.concatenate([portion.numbers for portion in portions]).astype(np.int32)
         keys = np.stack([np.asarray(jax.random.key_data(portion.key)) for portion in portions])
-        owners = np.repeat(np.arange(len(portions)), [len(own.items) for own in portions])
-        self.keys = Column(keys, owners)
+        self.owners = np.repeat(np.arange(len(portions)), [len(own.items) for own in portions])
+        """Which portion each item is of."""
+        self.keys = Column(keys, self.owners)
         self._columns: dict[str, Column] = {}
 
     def __len__(self) -> int:
@@ -89,6 +90,21 @@ class Stack:
                     self._columns[known] = self._stack(arrays, rank=1)
                 found[name] = self._columns[known].of(places)
         return found
+
+    def alike(self, slots: Sequence[Slot], places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find items whose slots begin alike: of the same node, with the same vectors.
+
+        Returns:
+            The first of each, among the places, and for every place which of these it is like.
+        """
+        if not all(slot.shared for slot in slots):
+            return np.arange(len(places)), np.arange(len(places))
+        self.begin_vectors(slots, places[:1])  # makes the columns
+        columns = [self._columns[f"{slot.name}/{name}"] for slot in slots for name in slot.vectors]
+        rows = [self.items[places, 1], *(column.row[places] for column in columns)]
+        codes = np.ravel_multi_index(rows, [int(row.max()) + 1 for row in rows])
+        _, first, like = np.unique(codes, return_index=True, return_inverse=True)
+        return first, like
 
     def patterns(self, task: Task) -> list[tuple[tuple[Slot, ...], np.ndarray]]:
         """Group the items by the slots that have to begin: usually all slots of all items, or none."""

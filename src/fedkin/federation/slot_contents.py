@@ -63,15 +63,30 @@ class SlotContents:
         return jax.tree.unflatten(structure, leaves)
 
     def replace(self, shares: list[np.ndarray], contents: list[Any]) -> None:
-        """Replace the content of the items of some shares."""
-        for share, content in zip(shares, contents, strict=True):
-            items = np.unique(share, axis=0)
-            self._leave(items)
-            self._chunks[self._next] = content
-            self._users[self._next] = len(items)
-            self._row.set(share, np.arange(len(share)))
-            self._chunk.set(share, self._next)
-            self._next += 1
+        """Replace the content of the items of some shares; what fills up a share repeats one of its items."""
+        items = np.concatenate(shares)
+        sizes = [len(share) for share in shares]
+        codes = items[:, 0].astype(np.int64) * (int(items[:, 1].max()) + 1) + items[:, 1]
+        _, first = np.unique(codes, return_index=True)
+        self._leave(items[first])
+        chunks = self._next + np.repeat(np.arange(len(shares)), sizes)
+        numbers, users = np.unique(chunks[first], return_counts=True)
+        self._chunks |= dict(
+            zip(range(self._next, self._next + len(shares)), contents, strict=True)
+        )
+        self._users |= dict(zip(numbers.tolist(), users.tolist(), strict=True))
+        self._next += len(shares)
+        self._row.set(items, np.concatenate([np.arange(size) for size in sizes]))
+        self._chunk.set(items, chunks)
+
+    def share(self, sources: np.ndarray, targets: np.ndarray) -> None:
+        """Let items hold what others hold; each target is given once, and may be its own source."""
+        others = (sources != targets).any(axis=1)
+        if not others.any():
+            return
+        sources, targets = sources[others], targets[others]
+        self._leave(targets)
+        self._point(targets, self._chunk.get(sources), self._row.get(sources))
 
     def copy(self, models: Mapping[int, int]) -> None:
         """Let further models hold what some models hold: `models` has the new number of each."""
@@ -80,16 +95,20 @@ class SlotContents:
             return
         chunks, rows = self._chunk.get(items), self._row.get(items)
         further = np.stack([[models[model] for model in items[:, 0].tolist()], items[:, 1]], axis=1)
-        for chunk, count in zip(*np.unique(chunks, return_counts=True), strict=True):
-            self._users[int(chunk)] += int(count)
-        self._chunk.set(further, chunks)
-        self._row.set(further, rows)
+        self._point(further, chunks, rows)
 
     def forget(self, models: Collection[int]) -> None:
         """Empty the content of all items of some models."""
         items = self._chunk.models_among(list(models))
         self._leave(items)
         self._chunk.set(items, -1)
+
+    def _point(self, items: np.ndarray, chunks: np.ndarray, rows: np.ndarray) -> None:
+        """Let items, each given once, have their content in rows of chunks that others use."""
+        for chunk, count in zip(*np.unique(chunks, return_counts=True), strict=True):
+            self._users[int(chunk)] += int(count)
+        self._chunk.set(items, chunks)
+        self._row.set(items, rows)
 
     def _leave(self, items: np.ndarray) -> None:
         """Take items, each given once, off their chunks; drop chunks that nobody uses any more."""

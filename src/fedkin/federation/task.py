@@ -49,6 +49,8 @@ class Slot:
         vectors: The vectors of the message that only `begin` reads. They are sent once per series.
         lasting: Whether a series may continue over several outer steps, so that the content has to
             outlive a restart.
+        shared: Whether `begin` reads nothing of the message but `vectors`. Models that begin with the same
+            vectors then share the computation.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Slot:
     begin: Callable[[Objective, NodeData, Any, Message], tuple[Any, Array]]
     vectors: tuple[str, ...] = ()
     lasting: bool = False
+    shared: bool = False
 
     def __repr__(self) -> str:
         return f"Slot({self.name})"

@@ -21,22 +21,12 @@ from fedkin.compilation import Call, compile_side_by_side
 from fedkin.data.batches import OWN_FIELDS, NodeData
 from fedkin.federation.portions import Portion, Stack
 from fedkin.federation.series import Beginning, Item
+from fedkin.federation.shares import Division, Shares
 from fedkin.federation.slot_contents import SlotContents
 from fedkin.federation.task import EVALUATIONS, Slot, Task
 from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Key
-
-SHARES_AIMED_FOR = 4
-"""So that two cores have work however small the data are (five, six and nine nodes make three shares);
-more nodes or larger data make more shares."""
-
-SMALLEST_SHARE = 4
-"""Shares are not made smaller than this for the sake of a few nodes."""
-
-MANY = 16
-"""Where there are many more items than nodes (several models, several owners), shares may be this many times
-larger: starting a computation takes as long as a small one."""
 
 BYTES_AT_ONCE = 1_300_000
 """The mini-batches of the nodes that are computed together may take this much memory as floats: few
@@ -66,11 +56,7 @@ class LocalWork:
         self._data = data
         self._first_number = np.int32(first_number)
         nodes = data.batches.size
-        at_once = _nodes_at_once(objective, data)
-        self._share_sizes = share_sizes(nodes, at_once)
-        largest = self._share_sizes[0]
-        if (crowd := min(at_once, MANY * largest)) > largest:
-            self._share_sizes = (crowd, *self._share_sizes)
+        self._division = Division(nodes, _nodes_at_once(objective, data))
         self._contents: dict[str, SlotContents] = {}
         threads = threads or cores()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
@@ -116,14 +102,16 @@ class LocalWork:
             For each message what `compute` returns. The numbers are the same to the last bit.
         """
         every = Stack(portions)
-        work = partial(_run_task, self._objective, task, tuple(sorted(options.items())))
-        begin_evaluations = self._begin(task, work, every)
-        shares = self._share_out(np.arange(len(every)))
-        calls = [self._task_arguments(task, share, every) for share in shares]
+        shares = self._divide(np.arange(len(every)), every)
+        settings = tuple(sorted(options.items()))
+        work = partial(_run_task, self._objective, task, settings, shares.team)
+        begin_evaluations = self._begin(task, work, every, shares)
+        calls = [self._task_arguments(task, share, every) for share in shares.places]
         done = self._run(work, calls, task.is_fedkins_own)
         self._keep(task.slots, every, shares, [contents for contents, _ in done])
         replies = {
-            name: self._join([reply[name] for _, reply in done], len(every)) for name in done[0][1]
+            name: self._join([reply[name] for _, reply in done], shares, len(every))
+            for name in done[0][1]
         }
         evaluations = begin_evaluations + replies.pop(EVALUATIONS)
         return [
@@ -131,22 +119,26 @@ class LocalWork:
             for own in every.slices
         ]
 
-    def _begin(self, task: Task, work: partial, every: Stack) -> np.ndarray:
+    def _begin(self, task: Task, work: partial, every: Stack, following: Shares) -> np.ndarray:
         """Begin the slots that have to; return the evaluations of each item."""
         evaluations = np.zeros(len(every), int)
         for slots, chosen in every.patterns(task):
-            begin = partial(_run_begin, self._objective, slots)
-            shares = self._share_out(chosen)
-            calls = [self._begin_arguments(task, slots, share, every) for share in shares]
+            first, like = every.alike(slots, chosen)
+            shares = self._divide(chosen[first], every)
+            begin = partial(_run_begin, self._objective, slots, shares.team)
+            calls = [self._begin_arguments(task, slots, share, every) for share in shares.places]
             # Compiled at the same time as what follows, which takes the longest.
-            following = self._task_arguments(task, self._share_out(np.arange(len(every)))[0], every)
+            next_call = self._task_arguments(task, following.places[0], every)
             own = task.is_fedkins_own
             compile_side_by_side(
-                [self._code(begin, calls[0], own), self._code(work, following, own)]
+                [self._code(begin, calls[0], own), self._code(work, next_call, own)]
             )
             begun = self._run(begin, calls, own)
             self._keep(slots, every, shares, [contents for contents, _ in begun])
-            evaluations[chosen] += self._join([count for _, count in begun], len(chosen))
+            counted = self._join([count for _, count in begun], shares, len(every))
+            evaluations[chosen] += counted[chosen[first]][like]
+            for slot in slots:
+                self._slot(slot).share(every.items[chosen[first][like]], every.items[chosen])
         return evaluations
 
     def copy_models(self, models: Mapping[int, int]) -> None:
@@ -208,15 +200,8 @@ class LocalWork:
             self._contents[slot.name] = SlotContents(empty)
         return self._contents[slot.name]
 
-    def _share_out(self, places: np.ndarray) -> list[np.ndarray]:
-        """Divide items into shares of equal size; the last is filled up by repeating the last item."""
-        # Few items get small shares: a large one would mostly repeat an item.
-        enough = (size for size in self._share_sizes if len(places) > (SHARES_AIMED_FOR - 1) * size)
-        size = next(enough, self._share_sizes[-1])
-        return [
-            places[np.minimum(np.arange(begin, begin + size), len(places) - 1)]
-            for begin in range(0, len(places), size)
-        ]
+    def _divide(self, places: np.ndarray, every: Stack) -> Shares:
+        return self._division.divide(places, every.owners, every.items[:, 1])
 
     def _begin_arguments(
         self, task: Task, slots: tuple[Slot, ...], share: np.ndarray, every: Stack
@@ -236,12 +221,12 @@ class LocalWork:
         self,
         slots: Sequence[Slot],
         every: Stack,
-        shares: list[np.ndarray],
+        shares: Shares,
         contents: list[dict[str, Any]],
     ) -> None:
         for slot in slots:
             held = [own[slot.name] for own in contents]
-            self._slot(slot).replace([every.items[share] for share in shares], held)
+            self._slot(slot).replace([every.items[share] for share in shares.places], held)
 
     def _run(self, function: partial, calls: list[tuple], own: bool) -> list[Any]:
         """Call a function once for each share, each in a thread."""
@@ -262,23 +247,12 @@ class LocalWork:
         return Call(function, arguments, lasting=lasting)
 
     @staticmethod
-    def _join(shares: Sequence[Array], count: int) -> np.ndarray:
-        """Put the results of the shares together; what filled up the last one is left out."""
-        return np.concatenate([np.asarray(share) for share in shares])[:count]
-
-
-def share_sizes(nodes: int, at_once: int) -> tuple[int, ...]:
-    """Return the sizes that shares may have, from the largest: few, since each needs its own code.
-
-    No share has more nodes than may be computed at once. A federation of the paper's size has one size.
-
-    >>> share_sizes(15, 100), share_sizes(1500, 100), share_sizes(1500, 2)
-    ((4,), (100, 25, 6), (2,))
-    """
-    sizes = [min(-(-nodes // SHARES_AIMED_FOR), at_once)]
-    while sizes[-1] >= 4 * SMALLEST_SHARE:
-        sizes.append(sizes[-1] // 4)
-    return tuple(sizes)
+    def _join(results: Sequence[Array], shares: Shares, count: int) -> np.ndarray:
+        """Put the results of the shares in the order of the items."""
+        every = np.concatenate([np.asarray(result) for result in results])
+        joined = np.zeros((count, *every.shape[1:]), every.dtype)
+        joined[np.concatenate(shares.places)] = every  # what fills up a share is the same again
+        return joined
 
 
 def cores() -> int:
@@ -299,6 +273,7 @@ def _nodes_at_once(objective: Objective, data: NodeData) -> int:
 def _run_begin(
     objective: Objective,
     slots: tuple[Slot, ...],
+    team: int,
     data: NodeData,
     places: Array,
     contents: dict[str, Any],
@@ -313,13 +288,14 @@ def _run_begin(
             evaluations = evaluations + count
         return begun, evaluations
 
-    return _for_each_node(begin, data.of_node(places), contents, message)
+    return _for_each_item(begin, team, data, places, contents, message)
 
 
 def _run_task(
     objective: Objective,
     task: Task,
     options: tuple[tuple[str, Any], ...],
+    team: int,
     data: NodeData,
     places: Array,
     numbers: Array,
@@ -329,13 +305,24 @@ def _run_task(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     function = partial(task.function, objective, **dict(options))
     own_keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys), numbers)
-    return _for_each_node(function, data.of_node(places), contents, own_keys, message)
+    return _for_each_item(function, team, data, places, contents, own_keys, message)
 
 
-def _for_each_node(function: Callable[..., Any], data: NodeData, *arguments: Any) -> Any:
-    """Call a function of data and further arguments, which are stacked, for each node of a share."""
-    if len(data.first) == 1:
-        found = function(data.of_node(0), *jax.tree.map(lambda leaf: leaf[0], arguments))
+def _for_each_item(
+    function: Callable[..., Any], team: int, data: NodeData, places: Array, *arguments: Any
+) -> Any:
+    """Call a function of data and further arguments, which are stacked, for each item of a share."""
+    own = data.of_node(places[::team])
+    if len(places) == 1:
+        found = function(own.of_node(0), *jax.tree.map(lambda leaf: leaf[0], arguments))
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
     axes = (OWN_FIELDS, *[0] * len(arguments))
-    return jax.vmap(function, in_axes=axes)(data, *arguments)
+    if team == 1:
+        return jax.vmap(function, in_axes=axes)(own, *arguments)
+
+    def of_team(data: NodeData, *arguments: Any) -> Any:
+        return jax.vmap(partial(function, data))(*arguments)
+
+    split = jax.tree.map(lambda leaf: leaf.reshape(-1, team, *leaf.shape[1:]), arguments)
+    found = jax.vmap(of_team, in_axes=axes)(own, *split)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)

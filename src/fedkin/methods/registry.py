@@ -20,6 +20,7 @@ from fedkin.methods.ifca.center import Ifca
 from fedkin.methods.local import LocalTraining
 from fedkin.methods.pfedgraph.center import PFedGraph
 from fedkin.methods.pfedme.center import PFedMe
+from fedkin.methods.robust.center import Krum, Median, TrimmedMean
 from fedkin.methods.tawt.center import Tawt
 from fedkin.registry import Registry
 
@@ -82,6 +83,9 @@ for own in (
     FedAla,
     Apple,
     CoBo,
+    Median,
+    TrimmedMean,
+    Krum,
     Ditto,
     PFedMe,
     LocalTraining,

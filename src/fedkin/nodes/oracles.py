@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import sequential_vmap
+from jax.custom_batching import custom_vmap, sequential_vmap
 
 from fedkin.data.batches import NodeData
 from fedkin.errors import InputError
@@ -209,7 +209,8 @@ def _mean_over_batches(
     """Average a function of some vectors and a mini-batch over the node's own mini-batches.
 
     Some mini-batches are computed together: the fewer, larger operations take less time. For the same
-    reason several nodes are passed through one after the other, not side by side.
+    reason several nodes are passed through one after the other, not side by side, and several vectors pass
+    the data of one node together.
 
     Args:
         objective: The model.
@@ -221,7 +222,7 @@ def _mean_over_batches(
     at_once = _batches_at_once(objective, data)
     turns = data.turns.reshape(-1, at_once)
 
-    @sequential_vmap
+    @_one_node_after_the_other
     def mean(vectors: tuple[Vector, ...], data: NodeData) -> Any:
         # Each mini-batch gets its own copy of the vectors. If all shared one, a product of it with the
         # data would become one large product with the data rearranged first, which takes far longer.
@@ -261,3 +262,26 @@ def _mean_over_batches(
 def _sum_where(chosen: Array, values: Array) -> Array:
     """Add up the chosen ones of some values."""
     return jnp.sum(values, axis=0, where=jnp.expand_dims(chosen, tuple(range(1, values.ndim))))
+
+
+def _one_node_after_the_other(
+    function: Callable[[tuple[Vector, ...], NodeData], Any],
+) -> Callable[[tuple[Vector, ...], NodeData], Any]:
+    """Let `vmap` go through nodes one after the other, and through vectors for one node side by side."""
+    alone = custom_vmap(function)
+
+    @alone.def_vmap
+    def over(
+        size: int, mapped: tuple[Any, Any], vectors: tuple[Vector, ...], data: NodeData
+    ) -> tuple[Any, Any]:
+        axes = jax.tree.map(lambda has_axis: 0 if has_axis else None, mapped)
+        if any(jax.tree.leaves(mapped[1])):
+            found = jax.vmap(sequential_vmap(function), axes)(vectors, data)
+        else:
+            together = sequential_vmap(
+                lambda vectors, data: jax.vmap(function, (axes[0], None))(vectors, data)
+            )
+            found = together(vectors, data)
+        return found, jax.tree.map(lambda leaf: True, found)
+
+    return alone

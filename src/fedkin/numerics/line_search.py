@@ -3,6 +3,11 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax.numpy as jnp
+from jax import lax
+
+from fedkin.types import Array
+
 SIDESTEP = 0.02
 """The share of the way taken where the search finds no decrease: no model is asked about twice."""
 
@@ -13,35 +18,34 @@ BISECTIONS = 12
 class LineSearch(NamedTuple):
     """How far to go along a line."""
 
-    share: float
-    slope: float
+    share: float | Array
+    slope: float | Array
     """The derivative along the whole line, where the search ended."""
-    curvature: float
+    curvature: float | Array
     """How much that derivative changes from one end of the line to the other."""
 
 
-def search_by_slope(slope: Callable[[float], float], longest: float = 1.0) -> LineSearch:
-    """Minimize a convex function along a line, by bisection.
+def search_by_slope(slope: Callable[[Array], Array], longest: float | Array = 1.0) -> LineSearch:
+    """Minimize a convex function along a line, by bisection. This may be compiled.
 
-    >>> round(search_by_slope(lambda share: share - 0.25).share, 3)
+    >>> round(float(search_by_slope(lambda share: share - 0.25).share), 3)
     0.25
 
     Args:
         slope: The derivative along the line, at a share of the step that has opened it.
         longest: How far the line may be followed, as a multiple of that step.
     """
-    first, last = slope(0.0), slope(longest)
-    curvature = (last - first) / longest
-    if last <= 0:
-        return LineSearch(longest, last, curvature)
-    if first >= 0:
-        return LineSearch(SIDESTEP, slope(SIDESTEP), curvature)
-    low, high = 0.0, longest
-    for _ in range(BISECTIONS):
+    longest = jnp.asarray(longest, jnp.result_type(float))
+    nowhere = jnp.zeros_like(longest)
+    first, last = slope(nowhere), slope(longest)
+
+    def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
         middle = 0.5 * (low + high)
-        if slope(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    share = max(0.5 * (low + high), SIDESTEP)
-    return LineSearch(share, slope(share), curvature)
+        falls = slope(middle) < 0
+        return jnp.where(falls, middle, low), jnp.where(falls, high, middle)
+
+    low, high = lax.fori_loop(0, BISECTIONS, halve, (nowhere, longest))
+    between = jnp.maximum(0.5 * (low + high), SIDESTEP)
+    share = jnp.where(last <= 0, longest, jnp.where(first >= 0, SIDESTEP, between))
+    return LineSearch(share, slope(share), (last - first) / longest)

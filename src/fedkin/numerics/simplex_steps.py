@@ -12,7 +12,11 @@ ITERATIONS = 500
 """The most iterations for a quadratic; a few dozen are usual."""
 
 MANY = 200
-"""Beyond this many nodes a bound of the largest eigenvalue is used, which takes no time."""
+"""Up to this many nodes, the weights at a bound are found one by one. Beyond it that takes long, and so does
+the largest eigenvalue: a bound of it is used."""
+
+TURNS = 10
+"""How often a node may come to a bound or leave it, on average, before the search is given up."""
 
 PRECISION = 1e-10
 """An iteration for a quadratic that moves no weight by more than this is the last."""
@@ -41,14 +45,11 @@ class Secants(NamedTuple):
 
     def curvature(self) -> Callable[[np.ndarray], np.ndarray]:
         """Return the product with the model's Hessian, which is positive definite."""
-        added: list[np.ndarray] = []
-        removed: list[np.ndarray] = []
+        size = self.moves.shape[1]
+        changes, signs = np.zeros((0, size)), np.zeros(0)
 
         def product(vector: np.ndarray) -> np.ndarray:
-            result = self.scale * vector
-            for plus, minus in zip(added, removed, strict=True):
-                result = result + plus * (plus @ vector) - minus * (minus @ vector)
-            return result
+            return self.scale * vector + (signs * (changes @ vector)) @ changes
 
         for move, change in zip(self.moves, self.changes, strict=True):
             image = product(move)
@@ -57,8 +58,8 @@ class Secants(NamedTuple):
                 share = (1 - LEAST_CURVATURE) * own / (own - measured)
                 change = share * change + (1 - share) * image
                 measured = move @ change
-            added.append(change / np.sqrt(measured))
-            removed.append(image / np.sqrt(own))
+            pair = [change / np.sqrt(measured), image / np.sqrt(own)]
+            changes, signs = np.vstack([changes, *pair]), np.append(signs, [1.0, -1.0])
         return product
 
 
@@ -99,8 +100,9 @@ def minimize_quadratic(
 ) -> np.ndarray:
     r"""Minimize :math:`g^\top (w - w_0) + \frac12 (w - w_0)^\top B (w - w_0)` over the capped simplex.
 
-    By accelerated projected gradients that restart where they overshoot. They soon find which weights are at
-    a bound; the others then follow from linear equations.
+    Few nodes: from face to face of the simplex, each time to the minimum on it. Many: by accelerated
+    projected gradients that restart where they overshoot, until they have found which weights are at a
+    bound; the others then follow from linear equations.
 
     Args:
         slopes: The gradient g at the start.
@@ -109,9 +111,13 @@ def minimize_quadratic(
         cap: The largest weight, of all nodes or of each.
     """
     matrix = np.stack([curvature(row) for row in np.eye(len(start))])
+    constant = slopes - matrix @ start
+    if len(start) <= MANY:
+        found = _minimum_by_faces(matrix, constant, start, np.broadcast_to(cap, start.shape))
+        if found is not None:
+            return found
     steepest = float(np.linalg.norm(matrix, 2 if len(start) <= MANY else "fro"))
     point, ahead, momentum = start, start, 1.0
-    constant = slopes - matrix @ start
     tried: set[bytes] = set()
     for _ in range(ITERATIONS):
         following = project(ahead - (constant + matrix @ ahead) / steepest, cap)
@@ -129,6 +135,69 @@ def minimize_quadratic(
         if moved < PRECISION:
             break
     return point
+
+
+def _minimum_by_faces(
+    matrix: np.ndarray, constant: np.ndarray, start: np.ndarray, caps: np.ndarray
+) -> np.ndarray | None:
+    """Minimize a quadratic by walking over the faces of the capped simplex (active sets).
+
+    Returns:
+        The minimum; None where rounding keeps the walk from ending.
+    """
+    weights = project(start, caps)
+    bounds = (weights >= caps).astype(int) - (weights <= 0)
+    for _ in range(TURNS * len(weights)):
+        gradient = constant + matrix @ weights
+        free = np.flatnonzero(bounds == 0)
+        try:
+            move, multiplier = _step_on_face(matrix, gradient, free)
+        except np.linalg.LinAlgError:
+            return None
+        room = np.where(move > 0, caps[free] - weights[free], weights[free])
+        shares = np.full(len(free), np.inf)
+        np.divide(room, np.abs(move), out=shares, where=move != 0)
+        if len(free) and shares.min() < 1:
+            first = int(np.argmin(shares))
+            weights[free] += shares[first] * move
+            bounds[free[first]] = 1 if move[first] > 0 else -1
+            weights[free[first]] = caps[free[first]] if move[first] > 0 else 0.0
+            continue
+        weights[free] += move
+        # The minimum on this face. Where a weight at a bound would rather leave it, the face is larger.
+        gradient = constant + matrix @ weights
+        if not len(free):
+            taker, giver = _best_exchange(gradient, bounds)
+            if taker is None or gradient[giver] <= gradient[taker]:
+                return np.clip(weights, 0, caps)
+            bounds[[taker, giver]] = 0
+            continue
+        pressure = bounds * (gradient - multiplier)
+        worst = int(np.argmax(pressure))
+        if pressure[worst] <= PRECISION * np.abs(gradient).max():
+            return np.clip(weights, 0, caps)
+        bounds[worst] = 0
+    return None
+
+
+def _step_on_face(
+    matrix: np.ndarray, gradient: np.ndarray, free: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return the step of the free weights to the minimum on their face, and the gradient's value there."""
+    if len(free) < 2:
+        return np.zeros(len(free)), float(gradient[free].sum())
+    ones = np.ones((len(free), 1))
+    equations = np.block([[matrix[np.ix_(free, free)], -ones], [ones.T, np.zeros((1, 1))]])
+    *move, multiplier = np.linalg.solve(equations, np.append(-gradient[free], 0.0))
+    return np.array(move), float(multiplier)
+
+
+def _best_exchange(gradient: np.ndarray, bounds: np.ndarray) -> tuple[int | None, int | None]:
+    """Return which weight should grow and which should shrink, where all are at a bound."""
+    low, high = np.flatnonzero(bounds < 0), np.flatnonzero(bounds > 0)
+    if not len(low) or not len(high):
+        return None, None
+    return int(low[np.argmin(gradient[low])]), int(high[np.argmax(gradient[high])])
 
 
 def _minimum_on_face(

@@ -11,7 +11,10 @@ from fedkin.advice.directory import read_advice
 from fedkin.advice.result import Advice, by_weight, candidate_title, records
 from fedkin.files import write_atomically
 from fedkin.report.advice_charts import gain_chart, shares_chart, weights_chart
+from fedkin.report.contributions import SecondOpinion, second_opinion
 from fedkin.report.html import NAME, asset, environment
+from fedkin.report.reading import read_contributions
+from fedkin.valuation.result import Contributions
 from fedkin.version import __version__
 
 QUESTIONS = {
@@ -25,17 +28,22 @@ def write_advice_page(directory: Path) -> Path:
     """Read a directory of `fedkin advise` and write the page into it."""
     advice, content = read_advice(directory)
     path = directory / NAME
-    write_atomically(path, render_advice(advice, content).encode())
+    page = render_advice(advice, content, read_contributions(directory))
+    write_atomically(path, page.encode())
     return path
 
 
-def render_advice(advice: Advice, content: dict[str, Any]) -> str:
+def render_advice(
+    advice: Advice, content: dict[str, Any], contributions: Contributions | None = None
+) -> str:
     """Return the page.
 
     Args:
         advice: The advice.
         content: What its directory says about the tables.
+        contributions: What each node contributes, if that was asked.
     """
+    opinion = second_opinion(contributions)
     pages: Environment = environment()
     return pages.get_template("advice.html").render(
         advice=advice,
@@ -54,7 +62,8 @@ def render_advice(advice: Advice, content: dict[str, Any]) -> str:
             (candidate_title(row["candidate"]), row["candidate"] == advice.compared, row)
             for row in records(advice.candidates)
         ],
-        nodes=_cards(advice, content),
+        nodes=_cards(advice, content, opinion),
+        second_opinion=opinion,
         owner=content["owner"],
         columns=content["columns"],
         label=content["label"],
@@ -159,11 +168,14 @@ def _next_step(advice: Advice) -> str:
     )
 
 
-def _cards(advice: Advice, content: dict[str, Any]) -> list[dict[str, Any]]:
+def _cards(
+    advice: Advice, content: dict[str, Any], opinion: SecondOpinion | None
+) -> list[dict[str, Any]]:
     """Return what each node's card shows, the largest weight first."""
     cards = []
+    contributed = {} if opinion is None else {row["node"]: row for row in opinion.rows}
     for row in by_weight(advice):
-        known = content["nodes"].get(row["node"], {})
+        known = content["nodes"].get(row["node"], {}) | contributed.get(row["node"], {})
         classes = known.get("classes") or {}
         counts = [count for count in classes.values() if count is not None]
         # A node whose table stays with it says which classes there are, and not how often.

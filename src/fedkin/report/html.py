@@ -18,6 +18,7 @@ from markupsafe import Markup
 from fedkin.errors import InputError
 from fedkin.files import write_atomically
 from fedkin.report import charts, curves, everyone_charts, findings, tables
+from fedkin.report.contributions import second_opinion
 from fedkin.report.everyone import SUMMARY_COLUMNS, Everyone, everyone_of, summary_entry
 from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import group, palette, revealing, scenario_title
@@ -96,6 +97,7 @@ def render(record: Record) -> str:
             cost_rows=_cost_rows(record),
             revealing=revealing(record.labels.values()),
             everyone=_everyone(record),
+            second_opinion=second_opinion(record.contributions),
             chapters=chapters,
             most_views=max(len(chapter.views) for chapter in chapters),
             legend=[(name, record.appearance(name)) for name in record.labels],

@@ -24,7 +24,9 @@ from fedkin.report.style import (
 from fedkin.studies.config import GRID_FIELDS, RunConfig, StudyConfig, refused
 from fedkin.studies.store import OWNERS_FILE, Store, read_config, read_finished
 from fedkin.training.map_directory import COLLABORATION
+from fedkin.training.result_directory import CONTRIBUTIONS
 from fedkin.training.table_result import read_rows
+from fedkin.valuation.result import Contributions
 
 
 class Cell(NamedTuple):
@@ -119,6 +121,8 @@ class Record:
     """The scores of a fit, by the table that they were measured on."""
     comparison: list[dict[str, Any]] = field(default_factory=list)
     """What the learned weights of a fit had to beat: losses on the validation rows."""
+    contributions: Contributions | None = None
+    """What each node of a fit contributes, if that was asked."""
     paper: PaperTable | None = None
     """Published results to be shown next to the record's own."""
 
@@ -238,7 +242,7 @@ def make_run(config: RunConfig, **rest: Any) -> Run:
 
 
 def _cell(config: RunConfig) -> Cell:
-    return Cell(config.dataset, str(config.setting), config.target)
+    return Cell(config.dataset, config.setting_title, config.target)
 
 
 def _json(path: Path) -> Any:
@@ -362,6 +366,19 @@ def _reason(path: Path, damaged: Mapping[str, str]) -> str:
     return f"not finished, step {steps[-1]} was the last" if steps else "begun"
 
 
+def read_contributions(directory: Path) -> Contributions | None:
+    """Read what each node contributes, if that was asked."""
+    path = directory / CONTRIBUTIONS
+    if not path.exists():
+        return None
+    try:
+        return Contributions.from_summary(_json(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path} is damaged: run the command again with --contributions and --force"
+        ) from error
+
+
 def _read_fit(directory: Path) -> Record:
     try:
         metrics = _json(directory / "metrics.json")
@@ -391,4 +408,12 @@ def _read_fit(directory: Path) -> Record:
         data={"names": list(rows), "points": list(rows.values())},
         label=method_title(method),
     )
-    return Record(directory, "fit", [run], request=request, metrics=metrics, comparison=comparison)
+    return Record(
+        directory,
+        "fit",
+        [run],
+        request=request,
+        metrics=metrics,
+        comparison=comparison,
+        contributions=read_contributions(directory),
+    )

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedkin.data.bad_nodes import with_bad_nodes
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.errors import InputError
 from fedkin.events import Event, OnEvent
+from fedkin.federation.bad_updates import BadUpdates
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory, pack_arrays
 from fedkin.training.history import to_row
@@ -39,7 +41,12 @@ class DrawnProblem:
 def simulate(config: RunConfig, data: FederatedData) -> Engine:
     """Let this process be all the nodes."""
     nodes = dict(zip(data.names, data.nodes, strict=True))
-    return simulation(nodes, batch_size=config.batch_size, seed=config.seed)
+    engine = simulation(nodes, batch_size=config.batch_size, seed=config.seed)
+    bad = config.bad
+    if bad is None or bad.update_factor is None:
+        return engine
+    factor = bad.update_factor
+    return lambda objective: BadUpdates(engine(objective), bad.nodes, factor)
 
 
 @lru_cache(maxsize=1)
@@ -57,6 +64,11 @@ def draw_problem(
             f"a problem is the question of one owner, and {config.cell} asks those of all nodes: choose a "
             "setting and the target minority or majority"
         )
+    if config.bad is not None and engine is not simulate:
+        raise InputError(
+            f"bad nodes exist in simulations only, and {config.cell} has some: leave bad out, or run the "
+            "study without a federation"
+        )
     source = _source(config.dataset, data_directory)
     setting = config.declared
     if setting is None:
@@ -72,6 +84,8 @@ def draw_problem(
         validation_size=config.validation_size,
         test_size=config.test_size,
     )
+    if config.bad is not None:
+        data = with_bad_nodes(data, config.bad, config.seed)
     problem = Problem.build(
         engine(config, data),
         data.validation,

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedkin.data.bad_nodes import BadNodes
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import Scenario, load_scenario
 from fedkin.errors import InputError
@@ -30,6 +31,7 @@ from fedkin.methods.settings import LARGEST_SEED
 from fedkin.models.named import MODELS
 from fedkin.studies.partition_config import (
     SETTING_FIELDS,
+    Listed,
     OneOrMore,
     PartitionConfig,
     PartitionFields,
@@ -80,6 +82,8 @@ class RunConfig(BaseModel):
     """A setting that is not one of the paper's, in full, so that an edited file is another run."""
     partition: PartitionConfig | None = None
     """How the data set is divided among nodes who all are owners; None for a setting."""
+    bad: BadNodes | None = None
+    """Which nodes are bad, and what is wrong with them; None if none is."""
     target: StudyTarget = "minority"
     method: MethodName = "bilevel"
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
@@ -125,16 +129,35 @@ class RunConfig(BaseModel):
         return make_method(self.method, self.settings)
 
     @property
+    def setting_title(self) -> str:
+        """The setting with its bad nodes, if there are any: what distinguishes cells of a data set."""
+        if self.bad is None:
+            return str(self.setting)
+        number = str(self.setting).isdigit()
+        return f"{'setting ' if number else ''}{self.setting}, {self.bad.title}"
+
+    @property
     def cell(self) -> str:
         """The cell of the paper's table that the run belongs to."""
-        kind = "setting " if self.partition is None else ""
-        return f"{self.dataset} {kind}{self.setting} {self.target}"
+        kind = "setting " if self.partition is None and self.bad is None else ""
+        return f"{self.dataset} {kind}{self.setting_title} {self.target}"
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names of the nodes of a setting, before some of them are absent."""
+        counts = {"minority": self.minority_nodes, "majority": self.majority_nodes}
+        return tuple(
+            f"{group}-{number}" for group, count in counts.items() for number in range(1, count + 1)
+        )
 
     @property
     def node_count(self) -> int | None:
         """How many nodes the run has; None if its data decide."""
         if self.partition is None:
-            return self.minority_nodes + self.majority_nodes
+            absent = (
+                len(self.bad.nodes) if self.bad is not None and self.bad.kind == "absent" else 0
+            )
+            return len(self.node_names) - absent
         return self.partition.partition.node_count
 
     @property
@@ -171,6 +194,8 @@ class StudyConfig(PartitionFields, BaseModel):
 
     dataset: Annotated[list[str], OneOrMore]
     setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
+    bad: Annotated[list[BadNodes] | None, Listed] = None
+    """Tables `[[bad]]`: one run for each, with these bad nodes."""
     target: Annotated[list[StudyTarget], OneOrMore] = ["minority"]
     method: Annotated[list[MethodName], OneOrMore] = list(PAPER_METHODS)
     seed: Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_SEED)]], OneOrMore] = [0]
@@ -192,6 +217,10 @@ class StudyConfig(PartitionFields, BaseModel):
     is a grid: one run for each value. `settings.preset` says where open parameters come from."""
     tune: dict[MethodName, dict[str, list[Any]]] = {}
     """For each method, lists of values to choose from by short runs on the first seed."""
+    tune_seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] | None = None
+    """The seed of these runs, if not the study's first."""
+    tune_once: bool = False
+    """Whether they are done in the study's first cell only, for all cells."""
     tune_steps: PositiveInt = 5
     """The outer steps of such a run."""
     tune_synchronizations: PositiveInt | None = None
@@ -233,7 +262,7 @@ class StudyConfig(PartitionFields, BaseModel):
 
     def _divisions(self, dataset: str) -> Iterator[dict[str, Any]]:
         """Yield, for each way of dividing a data set among nodes, what its runs have in common."""
-        own = {*GRID_FIELDS, "settings", "declared", "partition"}
+        own = {*GRID_FIELDS, "settings", "declared", "partition", "bad"}
         common = self.model_dump(include=set(RunConfig.model_fields) - own)
         for partition in partitions_of(self, dataset):
             # How many nodes the two groups have is part of the partition.
@@ -242,7 +271,8 @@ class StudyConfig(PartitionFields, BaseModel):
         for setting in self.setting if self.partition is None else ():
             declared = load_scenario(Path(setting)) if isinstance(setting, str) else None
             name = setting if declared is None else declared.name
-            yield common | {"setting": name, "declared": declared}
+            for bad in self.bad or (None,):
+                yield common | {"setting": name, "declared": declared, "bad": bad}
 
     def choices(self, method: str) -> dict[str, list[Any]]:
         """Return what tuning decides for a method: its own parameters, and those taken from Bi-level."""
@@ -270,15 +300,19 @@ class StudyConfig(PartitionFields, BaseModel):
         ]
 
     def candidates(self, run: RunConfig) -> list[RunConfig]:
-        """Return the short runs, on the study's first seed, that decide the open parameters of a run."""
+        """Return the short runs that decide the open parameters of a run, on one seed."""
         lists = self.tune.get(run.method, {})
         if not lists:
             return []
+        seed = self.seed[0] if self.tune_seed is None else self.tune_seed
+        if self.tune_once:
+            first = next(self._combinations())
+            run = run.model_copy(update={name: getattr(first, name) for name in CELL_FIELDS})
         steps = self.tune_steps if self.tune_synchronizations is None else None
         budget = {"steps": steps, "synchronizations": self.tune_synchronizations}
         return [
             with_settings(run, dict(zip(lists, values, strict=True))).model_copy(
-                update={"seed": self.seed[0], **budget}
+                update={"seed": seed, **budget}
             )
             for values in itertools.product(*lists.values())
         ]
@@ -297,6 +331,9 @@ FOLLOWED = ("learning_rate", "period")
 """The parameters that the other methods take from Bi-level: γ and τ."""
 
 GRID_FIELDS = ("dataset", "setting", "target", "method", "seed")
+
+CELL_FIELDS = ("dataset", "setting", "declared", "partition", "bad", "target")
+"""What distinguishes the cells of a study; methods are compared within a cell."""
 
 
 def with_settings(run: RunConfig, chosen: Mapping[str, Any]) -> RunConfig:
@@ -355,6 +392,8 @@ def check_study(content: dict[str, Any], source: str) -> StudyConfig:
     try:
         for run in study.runs():
             for each in [run, *study.candidates(run)]:
+                if each.bad is not None:
+                    each.bad.check(each.node_names)
                 if each.node_count is not None:
                     each.chosen_method.check(each.node_count)
     except InputError as error:
@@ -365,7 +404,11 @@ def check_study(content: dict[str, Any], source: str) -> StudyConfig:
 def _refuse_useless(study: StudyConfig, source: str) -> None:
     """Refuse keys that would change nothing."""
     refuse_useless_fields(study, study.target, source)
-    for name in (*GRID_FIELDS, *PartitionFields.model_fields):
+    if study.bad is not None and study.partition is not None:
+        raise InputError(
+            f"{source}: bad is of no use with a partition: bad nodes are those of a setting, with one owner"
+        )
+    for name in (*GRID_FIELDS, "bad", *PartitionFields.model_fields):
         values = getattr(study, name)
         if not isinstance(values, list):
             continue
@@ -383,9 +426,11 @@ def _refuse_useless(study: StudyConfig, source: str) -> None:
             raise InputError(
                 f"{source}: {place}.{method} is of no use: {method} is not among the methods"
             )
-    lengths = [n for n in ("tune_steps", "tune_synchronizations") if n in study.model_fields_set]
-    if lengths and not study.tune:
-        raise InputError(f"{source}: {lengths[0]} is of no use without a [tune] table")
+    of_tuning = ("tune_steps", "tune_synchronizations", "tune_seed", "tune_once")
+    given = [name for name in of_tuning if name in study.model_fields_set]
+    if given and not study.tune:
+        raise InputError(f"{source}: {given[0]} is of no use without a [tune] table")
+    lengths = [name for name in given if name in ("tune_steps", "tune_synchronizations")]
     if len(lengths) > 1:
         raise InputError(f"{source}: {' and '.join(lengths)} exclude each other: give one")
     if study.follow_bilevel and "bilevel" not in study.tune:

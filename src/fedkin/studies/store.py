@@ -320,7 +320,7 @@ def _keys(config: RunConfig, path: Path) -> dict[str, Any]:
     given = config.settings
     return {
         "dataset": config.dataset,
-        "setting": str(config.setting),
+        "setting": config.setting_title,
         "target": config.target,
         "method": config.method,
         "seed": config.seed,

@@ -25,6 +25,7 @@ from fedkin.events import EVENTS_FILE, Event, EventReader, OnEvent, RunFailed
 from fedkin.files import write_atomically
 from fedkin.studies.cell import RunEngine, do_run, simulate
 from fedkin.studies.config import (
+    CELL_FIELDS,
     FOLLOWED,
     RunConfig,
     StudyConfig,
@@ -150,9 +151,7 @@ def _tune(
     leaders = [run for run in runs if run.method == "bilevel"]
     for group in (leaders, [run for run in runs if run.method != "bilevel"]):
         group = [with_settings(run, followed.get((run.cell, run.seed), {})) for run in group]
-        settled = [
-            _chosen_elsewhere(run, study.tune.get(run.method, {}), elsewhere) for run in group
-        ]
+        settled = [_chosen_elsewhere(run, study, elsewhere) for run in group]
         candidates = [
             study.candidates(run) if chosen is None else []
             for run, chosen in zip(group, settled, strict=True)
@@ -183,12 +182,17 @@ def _tune(
 
 
 def _chosen_elsewhere(
-    run: RunConfig, grid: Mapping[str, list[Any]], elsewhere: Iterable[RunConfig]
+    run: RunConfig, study: StudyConfig, elsewhere: Iterable[RunConfig]
 ) -> RunConfig | None:
-    """Return the run with the parameters chosen for the same run with any seed, if there are any."""
+    """Return the run with the parameters chosen for it with any seed, or in any cell, if there are any."""
+    grid = study.tune.get(run.method, {})
+    ignored = ("seed", *CELL_FIELDS) if study.tune_once else ("seed",)
     for other in elsewhere:
+        if other.method != run.method:
+            continue
         chosen = with_same_choices(other, run, grid)
-        if chosen is not None and chosen.model_copy(update={"seed": other.seed}) == other:
+        same = {name: getattr(other, name) for name in ignored}
+        if chosen is not None and chosen.model_copy(update=same) == other:
             return chosen
     return None
 

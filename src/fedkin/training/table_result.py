@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -49,6 +49,7 @@ def write_result(
     preprocessing: Preprocessing,
     metrics: Mapping[str, Scores],
     rows: Mapping[str, int],
+    contributions: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the result directory, completely or not at all.
 
@@ -58,10 +59,15 @@ def write_result(
         preprocessing: How rows of a table become what the model takes.
         metrics: The scores, by name of the table.
         rows: The number of rows of each node.
+        contributions: What each node contributes, if that was asked.
     """
-    result_directory.write_directory(
-        out, lambda directory: fill_result(directory, result, preprocessing, metrics, rows)
-    )
+
+    def fill(directory: Path) -> None:
+        fill_result(directory, result, preprocessing, metrics, rows)
+        if contributions is not None:
+            result_directory.write_json(directory / result_directory.CONTRIBUTIONS, contributions)
+
+    result_directory.write_directory(out, fill)
 
 
 def fill_result(

@@ -22,6 +22,7 @@ from fedkin.cli.options import (
     was_given,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, results
+from fedkin.data.bad_nodes import OF_DATA, BadNodes, with_bad_nodes
 from fedkin.data.federated import FederatedData, Target, class_shares
 from fedkin.data.images import Progress
 from fedkin.data.labeled import load_labeled
@@ -38,6 +39,8 @@ PARTITION_PANEL = "Partitions: every node has its own training, validation and t
 def _field(option: str, text: str) -> Any:
     return typer.Option(option, help=text, rich_help_panel=PARTITION_PANEL)
 
+
+BAD_OPTIONS = ("bad_nodes", "bad_share")
 
 PARTITION_OPTIONS = (
     *("nodes", "alpha", "minimum", "classes_per_node", "arrangement", "even", "column"),
@@ -63,6 +66,18 @@ def show(
     train_size: Annotated[
         int | None,
         typer.Option("--train-size", help="Images per node; default: as the setting says."),
+    ] = None,
+    bad: Annotated[
+        str | None,
+        typer.Option("--bad", help=f"What is wrong with some nodes: {alternatives(OF_DATA)}."),
+    ] = None,
+    bad_nodes: Annotated[
+        str | None,
+        typer.Option("--bad-nodes", help="Their names, such as minority-4,minority-5."),
+    ] = None,
+    bad_share: Annotated[
+        float | None,
+        typer.Option("--bad-share", help="The share of their rows that is changed; default: all."),
     ] = None,
     partition: Annotated[str | None, PARTITION] = None,
     nodes: Annotated[int | None, _field("--nodes", "How many nodes there are.")] = None,
@@ -111,6 +126,9 @@ def show(
                 "say how the data are divided: --setting 1, 2, 3 or 4 (or a TOML file), or --partition "
                 f"{alternatives(list(PARTITIONS))}"
             )
+        if bad is None and (useless := was_given(context, *BAD_OPTIONS)):
+            raise InputError(f"{useless[0]} is of no use without --bad")
+        badness = None if bad is None else _read_bad(bad, bad_nodes, bad_share)
         resolve(name, data)
         chosen = _read_setting(name, setting)
         with _progress_bar() as progress:
@@ -118,9 +136,11 @@ def show(
         federation = sample_federation(
             source, chosen, cast(Target, target), seed, minority_nodes, majority_nodes, train_size
         )
-        _show_federation(federation, chosen, out, json=json)
+        if badness is not None:
+            federation = with_bad_nodes(federation, badness, seed)
+        _show_federation(federation, chosen, badness, out, json=json)
         return
-    useless = was_given(context, "target", "train_size")
+    useless = was_given(context, "target", "train_size", "bad", *BAD_OPTIONS)
     if useless:
         raise InputError(f"{useless[0]} is of no use with --partition: every node is an owner")
     given = {
@@ -167,7 +187,24 @@ def _make_directory(out: Path) -> None:
         raise InputError(f"cannot make the directory {out}: {error.strerror}") from error
 
 
-def _show_federation(federation: FederatedData, chosen: Scenario, out: Path, *, json: bool) -> None:
+def _read_bad(kind: str, nodes: str | None, share: float | None) -> BadNodes:
+    if kind not in OF_DATA:
+        raise InputError(
+            f"--bad is {kind!r}; it must be {alternatives(OF_DATA)} (other kinds change no data)"
+        )
+    if nodes is None:
+        raise InputError("--bad needs --bad-nodes, such as --bad-nodes minority-4,minority-5")
+    names = tuple(name.strip() for name in nodes.split(","))
+    if share is not None and not 0 < share <= 1:
+        raise InputError(f"--bad-share is {share:g}; it must be above 0 and at most 1")
+    if len(set(names)) < len(names):
+        raise InputError(f"--bad-nodes {nodes} names one node twice")
+    return BadNodes(kind=cast(Any, kind), nodes=names, share=share)
+
+
+def _show_federation(
+    federation: FederatedData, chosen: Scenario, bad: BadNodes | None, out: Path, *, json: bool
+) -> None:
     # Imported here, because matplotlib takes a second and only this command needs it.
     from fedkin.report.federation_figure import draw_federation, save_figure
 
@@ -178,9 +215,17 @@ def _show_federation(federation: FederatedData, chosen: Scenario, out: Path, *, 
     federation.description.save(description)
     if json:
         files = [str(png), str(svg), str(description)]
-        print_json(_answer(federation, chosen) | {"files": files}, schema="data.show/1")
+        told = None if bad is None else bad.model_dump(exclude_none=True)
+        answer = _answer(federation, chosen) | {"bad": told, "files": files}
+        print_json(answer, schema="data.show/1")
         return
     _print_shares(federation, chosen)
+    if bad is not None:
+        results.print(
+            f"Bad: {bad.title} ({', '.join(bad.nodes)}), whose labels count above as they are now",
+            soft_wrap=True,
+            markup=False,
+        )
     notes.print(f"\n{png}\n{svg}\n{description}", soft_wrap=True, markup=False)
 
 

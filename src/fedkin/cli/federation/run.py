@@ -60,12 +60,18 @@ def run(
     synchronizations: Annotated[int | None, SYNCHRONIZATIONS] = None,
     resume: ResumeOption = False,
     json: JsonOption = False,
+    contributions: Annotated[bool, typer.Option("--contributions", hidden=True)] = False,
 ) -> None:
     """Carry out a study on the nodes of a running federation; run it on the SuperLink's machine.
 
     With images it ends like fedkin run, with tables like fedkin fit, where the question is whether to join
     (init --advise) like fedkin advise, and where every node is an owner (init --all) like fedkin map.
     """
+    if contributions:
+        raise InputError(
+            "--contributions trains on groups that differ by one node, and their sums would give this node's "
+            "own vectors away: it is for fedkin fit and fedkin advise, where all tables are at hand"
+        )
     require_flower()
     from fedkin.flower.jobs.advice import AdviceJob
     from fedkin.flower.jobs.everyone import EveryoneJob

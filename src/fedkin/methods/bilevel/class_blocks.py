@@ -20,17 +20,22 @@ STALE = 0.6
 
 
 class ClassBlocks(NamedTuple):
-    """The blocks, and where they were measured. Empty before the first exchange."""
+    """The blocks with their inverses, and where they were measured. Empty before the first exchange."""
 
     blocks: np.ndarray
     """(classes, features, features), where the constant counts as a feature."""
+    inverses: np.ndarray
+    """The inverse of each block, times C / (C − 1) and with the penalty."""
+    together: np.ndarray
+    """The inverse of their sum."""
     theta: np.ndarray
     weights: np.ndarray
 
     @classmethod
     def unknown(cls) -> "ClassBlocks":
         """Return what is known before the first exchange."""
-        return cls(np.zeros((0, 0, 0)), np.zeros(0), np.zeros(0))
+        blocks = np.zeros((0, 0, 0))
+        return cls(blocks, blocks, np.zeros((0, 0)), np.zeros(0), np.zeros(0))
 
     def are_stale(self, theta: np.ndarray, weights: np.ndarray) -> bool:
         """Tell whether the model or the weights have moved so far that the blocks should be renewed."""
@@ -38,33 +43,35 @@ class ClassBlocks(NamedTuple):
             return True
         classes, features, _ = self.blocks.shape
         change = (theta - self.theta).reshape(features, classes).T
-        squares = np.einsum("cf,cfg,cg->", change, self.blocks, change)
+        squares = np.sum(change * (self.blocks @ change[:, :, None])[:, :, 0])
         return bool(np.abs(weights - self.weights).sum() / 2 + np.sqrt(squares) > STALE)
 
     @classmethod
     def measured(
-        cls, products: np.ndarray, classes: int, theta: np.ndarray, weights: np.ndarray
+        cls, products: np.ndarray, model: Logistic, theta: np.ndarray, weights: np.ndarray
     ) -> "ClassBlocks":
         """Return the blocks that have these products with `class_directions`."""
+        classes = model.classes
         blocks = products.reshape(len(products), -1, classes).transpose(2, 0, 1)
-        return cls((blocks + blocks.transpose(0, 2, 1)) / 2, theta, weights)
+        blocks = (blocks + blocks.transpose(0, 2, 1)) / 2
+        inverses = np.linalg.inv(
+            classes / (classes - 1) * blocks + model.l2 * np.eye(len(products))
+        )
+        return cls(blocks, inverses, np.linalg.inv(inverses.sum(axis=0)), theta, weights)
 
     def solver(self, place: Place) -> Solve:
-        """Return the inverse of the approximation, as a function of a vector."""
+        """Return the inverse of the approximation, as a function of a vector or of several, as rows."""
         classes, features, _ = self.blocks.shape
         penalty = place.penalty
-        scaled = classes / (classes - 1) * self.blocks + penalty * np.eye(features)
-        inverses = np.linalg.inv(scaled)
-        together = np.linalg.inv(inverses.sum(axis=0))
 
-        def solve(vector: np.ndarray) -> np.ndarray:
-            rows = vector.reshape(features, classes).T
-            common = rows.mean(axis=0)
-            alone = np.einsum("cfg,cg->cf", inverses, rows - common)
+        def solve(vectors: np.ndarray) -> np.ndarray:
+            columns = vectors.reshape(-1, features, classes).transpose(2, 1, 0)
+            common = columns.mean(axis=0)
+            alone = self.inverses @ (columns - common)
             # The multiplier that makes the solution sum to zero over the classes.
-            multiplier = together @ alone.sum(axis=0)
-            solution = alone - np.einsum("cfg,g->cf", inverses, multiplier)
-            return (solution + common / penalty).T.ravel()
+            multiplier = self.together @ alone.sum(axis=0)
+            solution = alone - self.inverses @ multiplier + common / penalty
+            return solution.transpose(2, 1, 0).reshape(vectors.shape)
 
         return solve
 

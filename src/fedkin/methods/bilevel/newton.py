@@ -14,7 +14,6 @@ node the slope :math:`-\nabla L_k(\theta)^\top h`, where h comes from the Hessia
 Exchanges with u = w only improve θ; they precede every decision that needs an accurate F.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -185,9 +184,12 @@ class NewtonBilevel:
         class_directions = before.class_questions(place, state.candidate)
         weights = as_sent(state.candidate)
         # The products come first: the nodes then begin for all vectors at once.
-        requests: dict[str, Request] = {"hessian": _products(HESSIAN_PRODUCT, directions, weights)}
+        requests: dict[str, Request] = {
+            "hessian": _products(HESSIAN_PRODUCT, directions, state.candidate)
+        }
         if class_directions is not None:
-            requests["classes"] = _products(CLASS_PRODUCT, as_sent(class_directions), weights)
+            asked = as_sent(class_directions)
+            requests["classes"] = _products(CLASS_PRODUCT, asked, state.candidate)
         requests["gradient"] = WeightedSum(GRADIENT, {"theta": theta}, weights=weights, begin=True)
         if adjoint is not None:
             requests["slope"] = PerNode(SLOPE, {"vector": as_sent(adjoint)})
@@ -339,9 +341,8 @@ class NewtonBilevel:
         share, left = 1.0, None
         if not polish:
             longest = longest_share(state.node_weights, step, raised_cap(self.cap, present))
-            found = search_line(
-                state.theta, seen, center, longest, self._prior_slope(state.node_weights, step)
-            )
+            prior = self._prior_slopes(state.node_weights, step)
+            found = search_line(state.theta, seen, center, longest, prior)
             share, left = found.share, found.slope
             if len(secants.moves) == 0:
                 measured = found.curvature / float(step @ step)
@@ -381,14 +382,12 @@ class NewtonBilevel:
             sidestep=not polish and left is not None and share <= SIDESTEP,
         ), None
 
-    def _prior_slope(
-        self, weights: np.ndarray, step: np.ndarray
-    ) -> Callable[[float], float] | None:
-        """Return the derivative of the prior's part along a step, at a share of it."""
+    def _prior_slopes(self, weights: np.ndarray, step: np.ndarray) -> tuple[float, float]:
+        """Return the first and the second derivative of the prior's part along a step."""
         if self.prior is None:
-            return None
-        prior = self.prior
-        return lambda share: float(prior.slopes(weights + share * step) @ step)
+            return 0.0, 0.0
+        here, there = (self.prior.slopes(point) @ step for point in (weights, weights + step))
+        return float(here), float(there - here)
 
     def _candidate(
         self, slopes: np.ndarray, secants: Secants, weights: np.ndarray, present: np.ndarray
@@ -430,7 +429,7 @@ class NewtonBilevel:
         return Info(theta, as_sent(best.node_weights), cost, diagnostics, warnings, stop)
 
 
-def _products(task: Task, directions: Vector, weights: Vector) -> WeightedSum:
+def _products(task: Task, directions: Vector, weights: np.ndarray) -> WeightedSum:
     """Ask for weighted products with several directions."""
-    rows = jnp.tile(weights, (len(directions), 1))
+    rows = as_sent(np.tile(weights, (len(directions), 1)))
     return WeightedSum(task, {"vector": directions}, weights=rows)

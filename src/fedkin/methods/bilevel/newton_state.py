@@ -1,7 +1,6 @@
 """What the single loop for convex models remembers and sees, and its line search."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,7 @@ from fedkin.federation.center import Center
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.methods.weights import Roster
-from fedkin.numerics.line_search import LineSearch, search_by_slope
+from fedkin.numerics.line_search import LineSearch
 from fedkin.numerics.simplex_steps import Secants
 from fedkin.types import Array, Vector
 
@@ -110,7 +109,7 @@ def search_line(
     seen: Evidence,
     center: Center,
     longest: float = 1.0,
-    prior_slope: Callable[[float], float] | None = None,
+    prior_slopes: tuple[float, float] = (0.0, 0.0),
 ) -> LineSearch:
     """Minimize the validation loss along the Newton step, a convex function, by bisection.
 
@@ -121,17 +120,13 @@ def search_line(
         seen: Where the line leads, among other things.
         center: Knows the validation loss.
         longest: How far the line may be followed, as a multiple of the step.
-        prior_slope: What a prior on the weights adds to the derivative, at a share of the step.
+        prior_slopes: The first and the second derivative of a prior on the weights along the line.
     """
-    if prior_slope is None:
-        return center.search_line(theta, seen.direction, seen.inner_error, longest)
-
-    def slope(share: float) -> float:
-        gradient = center.loss_and_gradient(as_sent(theta + share * seen.direction))[1]
-        along = float(np.asarray(gradient, np.float64) @ seen.direction) - seen.inner_error
-        return along + prior_slope(share)
-
-    return search_by_slope(slope, longest)
+    first, second = prior_slopes
+    offset = seen.inner_error - first
+    # Owners elsewhere have no prior.
+    bend = {"bend": second} if second else {}
+    return center.search_line(theta, seen.direction, offset, longest, **bend)
 
 
 def trusted_share(decrement: float, place: Place) -> float:
@@ -153,7 +148,8 @@ def longest_share(weights: np.ndarray, step: np.ndarray, cap: float | np.ndarray
 
 def as_sent(array: np.ndarray) -> Vector:
     """Return numbers as they travel."""
-    return jnp.asarray(array, jnp.result_type(float))
+    # NumPy makes them faster than JAX, and compiled code takes them as they are.
+    return cast(Vector, np.asarray(array, jnp.result_type(float)))
 
 
 def as_float64(array: Array | np.ndarray) -> np.ndarray:

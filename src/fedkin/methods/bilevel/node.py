@@ -43,6 +43,7 @@ LINEARIZATION = Slot(
     ),
     begin=_begin_linearization,
     vectors=("theta",),
+    shared=True,
 )
 
 
@@ -57,6 +58,7 @@ TARGET = Slot(
     empty=lambda objective, data: zeros(objective),
     begin=_begin_target,
     vectors=("target",),
+    shared=True,
 )
 
 

@@ -56,17 +56,28 @@ class Sketch(NamedTuple):
         """Return the inverse of the first approximation, as a function."""
         if has_class_blocks(place.objective):
             known = len(self.classes.blocks) > 0
-            return self.classes.solver(place) if known else lambda vector: vector
+            return self.classes.solver(place) if known else lambda vectors: vectors
         hessian = place.hessian
         largest = np.abs(hessian).sum(axis=1).max()  # at least the largest eigenvalue
         factor = cho_factor(hessian + self.damping * largest * np.eye(len(hessian)))
-        return lambda vector: cho_solve(factor, vector)
+        return lambda vectors: cho_solve(factor, vectors.T).T
 
     def solver(self, place: Place) -> Solve:
-        """Return the inverse of the approximation, as a function of a vector."""
-        solve = self.base(place)
-        for directions, products in zip(self.directions, self.products, strict=True):
-            solve = _with_block(solve, directions, products)
+        """Return the inverse of the approximation, as a function of a vector or of several, as rows."""
+        base = self.base(place)
+        corrections = _corrections(self.directions, self.products)
+
+        def solve(vectors: np.ndarray) -> np.ndarray:
+            # From the newest block to the base, and back.
+            rest, inside = vectors, []
+            for own, images in reversed(corrections):
+                inside.append(rest @ own.T)
+                rest = rest - inside[-1] @ images
+            rest = base(rest)
+            for own, images in corrections:
+                rest = rest + (inside.pop() - rest @ images.T) @ own
+            return rest
+
         return solve
 
     def questions(self, place: Place, known: list[np.ndarray], key: Key) -> np.ndarray:
@@ -83,7 +94,7 @@ class Sketch(NamedTuple):
         rows = [vector / max(float(np.linalg.norm(vector)), 1e-30) for vector in known]
         if len(self.directions) > 0:
             # A power iteration finds the directions that the base is most wrong about.
-            images = np.stack([base(image) for image in self.products[-1]]) - self.directions[-1]
+            images = base(self.products[-1]) - self.directions[-1]
             if rows:
                 frame = np.linalg.qr(np.stack(rows).T)[0]
                 images = images - (images @ frame) @ frame.T
@@ -107,7 +118,7 @@ class Sketch(NamedTuple):
         assert isinstance(model, Logistic)
         theta = np.asarray(place.theta, np.float64)
         return self._replace(
-            classes=ClassBlocks.measured(products, model.classes, theta, weights),
+            classes=ClassBlocks.measured(products, model, theta, weights),
             directions=self.directions[:0],
             products=self.products[:0],
         )
@@ -130,17 +141,14 @@ class Sketch(NamedTuple):
         return self._replace(damping=4 * self.damping)
 
 
-def _with_block(before: Solve, directions: np.ndarray, products: np.ndarray) -> Solve:
-    """Correct an inverse so that it is exact for the products of a block."""
-    matrix = directions @ products.T
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    good = values > FLOOR * max(float(values[-1]), 1e-30)
-    scaling = (vectors[:, good] / np.sqrt(values[good])).T
-    own, images = scaling @ directions, scaling @ products
-
-    def solve(vector: np.ndarray) -> np.ndarray:
-        inside = own @ vector
-        rest = before(vector - images.T @ inside)
-        return rest + own.T @ (inside - images @ rest)
-
-    return solve
+def _corrections(
+    directions: np.ndarray, products: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return vectors of each block that are orthonormal by the Hessian, and their products with it."""
+    matrices = directions @ products.transpose(0, 2, 1)
+    values, vectors = np.linalg.eigh((matrices + matrices.transpose(0, 2, 1)) / 2)
+    good = values > FLOOR * np.maximum(values[:, -1:], 1e-30)
+    # Directions without a noticeable curvature become zero, which corrects nothing.
+    scales = np.where(good, 1 / np.sqrt(np.where(good, values, 1.0)), 0.0)
+    scaling = (vectors * scales[:, None, :]).transpose(0, 2, 1)
+    return list(zip(scaling @ directions, scaling @ products, strict=True))

@@ -1,0 +1,1 @@
+"""The leaderboard: all methods on all kinds of federations, with equal budgets and equal tuning."""

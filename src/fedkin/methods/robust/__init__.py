@@ -1,0 +1,1 @@
+"""FedAvg with an aggregation that some bad nodes cannot move far: median, trimmed mean, Krum."""
