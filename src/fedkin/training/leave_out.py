@@ -2,10 +2,10 @@ r"""Each weighted node is left out once, and the owner's rows judge.
 
 A node may lie about its slope, and get a weight that it does not deserve. What it cannot change is the
 validation loss of a model that was trained without it. So the model is trained further with the weights w
-and, in the same exchanges, once without each node that has a weight, the others sharing its weight within the
-cap: equally long, with the same steps. A node harms if the owner's loss is clearly lower without it. If its
-last slope said the contrary, it is named and gets no weight. If its slope said the same, the search for weights
-had not come to its end, and nobody has lied.
+and, in the same exchanges, once without each node that has a weight, the others sharing its weight within
+the cap: equally long, with the same steps. A node harms if the owner's loss is clearly lower without it. If
+its last slope said the contrary, it is named and gets no weight. If its slope said the same, the search for
+weights had not come to its end, and nobody has lied.
 
 Every one of these models starts from a point of its own. Sums over nearly the same nodes at the same point
 would differ by a single node's vector, which the center is not to see.

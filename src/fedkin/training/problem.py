@@ -1,7 +1,7 @@
 """A problem: data, model, engine and owner. `Problem.train` is the one way from there to a result."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.errors import DivergedError, InputError
+from fedkin.errors import DivergedError, FedkinError, InputError
 from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned
 from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.federation.base import Cost, Federation
@@ -184,6 +184,7 @@ class Problem:
         self.federation.ask_all = method.asks_all if ask_all is None else ask_all
         keep = keep or method.default_keep(self.objective)
         choices = {"keep": keep, "ask_all": self.federation.ask_all}
+        leave_one_out = leave_one_out and method.weighs_nodes
         if leave_one_out:
             choices["leave_one_out"] = True
         plan = _Plan(
@@ -268,9 +269,7 @@ class Problem:
 
     def _run_judged(self, plan: "_Plan") -> "TrainedRun":
         """Run until the owner's rows find no node that harms; start over without one that does."""
-        federation = ExcludingFederation(self.federation)
-        start = self.objective.start(initial_model_key(self.seed))
-        spent = None
+        federation, spent = ExcludingFederation(self.federation), None
         while True:
             attempt = self._begin(plan, federation, spent)
             failure = trained = None
@@ -278,26 +277,45 @@ class Problem:
                 trained = self._finish(plan, attempt)
             except DivergedError as error:
                 failure = error
-            state = attempt.state
-            theta = start if failure or state.last_theta is None else state.last_theta
-            before, now = self.center.losses([start, theta])
-            theta = theta if now <= before else start
-            weights = state.history[-1].node_weights if state.history else None
-            if weights is None:
-                weights = np.asarray(equal_weights(federation.present))
-            cap = cap_in(attempt.parameters) or 1.0
-            claims = claims_of(federation.slopes, np.asarray(weights))
-            found = judge(federation, self.center, theta, weights, cap, judging_key(self.seed))
-            state.cost += found.cost
-            harmful = found.harmful(claims)
-            if harmful is not None and np.count_nonzero(federation.present) > FEWEST_NODES:
-                federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
-                spent = state.cost
+            if self._excludes_somebody(plan, attempt.state, federation, cap_in(attempt.parameters)):
+                spent = attempt.state.cost
             elif trained is not None:
                 return trained
             else:
                 assert failure is not None
                 raise failure
+
+    def _excludes_somebody(
+        self, plan: "_Plan", state: RunState, federation: ExcludingFederation, cap: Cap | None
+    ) -> bool:
+        """Let the owner's rows judge the nodes of a run that has ended; exclude one that harms."""
+        if np.count_nonzero(federation.present) <= FEWEST_NODES:
+            return False
+        theta = start = self.objective.start(initial_model_key(self.seed))
+        if state.last_theta is not None:
+            before, now = self.center.losses([start, state.last_theta])
+            theta = state.last_theta if now <= before else start
+        weights = state.history[-1].node_weights if state.history else None
+        if weights is None:
+            weights = np.asarray(equal_weights(federation.present))
+        claims = claims_of(federation.slopes, weights)
+        harmful, notes = None, ()
+        try:
+            found = judge(
+                federation, self.center, theta, weights, cap or 1.0, judging_key(self.seed)
+            )
+            state.cost += found.cost
+            harmful = found.harmful(claims)
+            if harmful is not None:
+                federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
+        except FedkinError as error:
+            notes = (f"at the end, nodes could not be left out one by one: {error}",)
+        if harmful is None and state.history and (notes := federation.end_step() + notes):
+            last = state.history[-1]
+            state.history[-1] = replace(last, warnings=last.warnings + notes)
+            for note in notes:
+                plan.report(Warned(run=plan.name, message=note))
+        return harmful is not None
 
 
 @dataclass(frozen=True)
