@@ -10,7 +10,7 @@ other data.
 import numpy as np
 
 SHARE = 1e-2
-"""The sums may differ by this share of the validation loss and of the largest slope: more than by rounding."""
+"""The sums may differ by this share of the validation loss and of the largest slope: more than rounding."""
 
 SHARE_OF_PRODUCT = 1e-3
 """And by this share of the product of the norms of g and h."""
