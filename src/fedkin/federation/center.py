@@ -215,6 +215,20 @@ class Center:
 
     def score(self, theta: Vector, inputs: np.ndarray, labels: np.ndarray) -> Score:
         """Score a model on any prepared points."""
+        losses, right = self._judge_all(theta, inputs, labels)
+        loss = float(np.mean(losses, dtype=np.float64))
+        if self.objective.model.task == "regression":
+            return Score(loss, None)
+        return Score(loss, float(np.mean(right)))
+
+    def row_losses(self, theta: Vector) -> np.ndarray:
+        """Return the loss of each row of D_0, without the regularizer."""
+        return self._judge_all(theta, np.asarray(self._inputs), self._labels)[0]
+
+    def _judge_all(
+        self, theta: Vector, inputs: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the loss of each of any number of points, and whether its class is right."""
         statistics = self.statistics(theta)
         found = []
         for begin in range(0, len(labels), EVALUATION_CHUNK):
@@ -223,10 +237,7 @@ class Center:
             judged = self._score_points(theta, np.asarray(inputs[chunk]), own, statistics)
             found.append([np.asarray(each)[: len(own)] for each in judged])
         losses, right = (np.concatenate(each) for each in zip(*found, strict=True))
-        loss = float(np.mean(losses, dtype=np.float64))
-        if self.objective.model.task == "regression":
-            return Score(loss, None)
-        return Score(loss, float(np.mean(right)))
+        return losses, right
 
     def _score_points(
         self, theta: Vector, inputs: np.ndarray, labels: np.ndarray, statistics: Statistics
