@@ -48,6 +48,7 @@ from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import gather
+from fedkin.events import Event, Warned
 from fedkin.models.named import model_for
 from fedkin.training import fit as api
 from fedkin.training import result_directory
@@ -168,6 +169,7 @@ def show_fit(
                 "comparison": _comparison_json(result),
                 "at_cap": list(result.at_cap),
                 "stopped": result.stopped,
+                "warnings": list(result.warnings),
                 "contributions": None if contributions is None else contributions.summary(),
                 "report": str(page),
             },
@@ -179,6 +181,8 @@ def show_fit(
         if contributions is not None:
             print_contributions(contributions)
         print_path(page)
+    for line in result.warnings:
+        print_warning(line)
 
 
 def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) -> Result:
@@ -192,7 +196,11 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
                 f"{doing}: step {evaluation.step}, validation loss {evaluation.validation.loss:.4f}"
             )
 
-        result = api.fit(
+        def warn(event: Event) -> None:
+            if isinstance(event, Warned):
+                print_warning(event.message)
+
+        return api.fit(
             federation.nodes,
             federation.validation,
             model=model,
@@ -201,10 +209,8 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
             classes=None if isinstance(label, Quantity) else len(label.classes),
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
+            on_event=warn,
         )
-    for line in result.warnings:
-        print_warning(line)
-    return result
 
 
 def print_fit(
