@@ -124,6 +124,50 @@ def test_a_directory_that_others_can_write_to_is_not_trusted(kept_code, traces, 
     assert len(traces) == 2
 
 
+@pytest.mark.parametrize("open_one", ["compiled", "cache", "home"])
+def test_a_directory_that_others_could_change_is_not_used(open_one, tmp_path, monkeypatch, caplog):
+    """Neither by fedkin nor by JAX, which loads code from it too: also if a parent is open to others."""
+    directory = tmp_path / "home" / "cache" / "compiled"
+    directory.mkdir(parents=True)
+    (opened,) = (path for path in (directory, *directory.parents) if path.name == open_one)
+    opened.chmod(0o777)
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setattr(compilation, "_directory", None)
+    monkeypatch.delenv(compilation.DIRECTORY_VARIABLE)
+    keep_compiled_code(directory)
+    assert compilation._directory is None
+    assert jax.config.jax_compilation_cache_dir == before != str(directory)
+    assert compilation.DIRECTORY_VARIABLE not in os.environ
+    (record,) = caplog.records
+    assert f"others can write to {opened}: chmod go-w {opened}" in record.getMessage()
+    opened.chmod(0o755)
+    assert compilation.open_to_others(directory) is None
+    opened.chmod(0o1777)  # as /tmp is: others cannot replace what is the user's
+    inside = compilation.open_to_others(directory)
+    assert inside == (opened if opened == directory else None)
+
+
+def test_a_link_to_a_directory_is_as_safe_as_both(tmp_path):
+    for name in ("safe", "open"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "safe" / "code").mkdir()
+    (tmp_path / "open" / "link").symlink_to(tmp_path / "safe" / "code")
+    assert compilation.open_to_others(tmp_path / "safe" / "code") is None
+    assert compilation.open_to_others(tmp_path / "open" / "link") == tmp_path / "open"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
+def test_a_directory_of_another_account_is_not_used(tmp_path):
+    directory = tmp_path / "given"
+    (directory / "code").mkdir(parents=True)
+    os.chown(directory, 65534, 65534)
+    assert compilation.open_to_others(directory / "code") == directory
+    (tmp_path / "link").symlink_to(tmp_path)
+    os.chown(tmp_path / "link", 65534, 65534, follow_symlinks=False)
+    assert compilation.open_to_others(tmp_path / "link" / "mine") == tmp_path / "link" / "mine"
+
+
 def test_code_that_nobody_used_for_long_is_deleted(kept_code, monkeypatch):
     kept_code.joinpath("fedkin-old.code").touch()
     kept_code.joinpath("fedkin-new.code").touch()

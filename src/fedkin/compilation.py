@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import platform
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,9 +57,9 @@ def keep_compiled_code(directory: Path) -> None:
     """Keep compiled code in a directory, for this process, its children and later processes.
 
     This configures the whole process, including JAX. It is meant for programs such as fedkin's
-    command line, not for libraries. Files in the directory are loaded as code, so fedkin uses its own
-    files only if the directory belongs to the user and nobody else can write to it. If this process
-    cannot write to the directory, nothing is kept.
+    command line, not for libraries. Files in the directory are loaded as code, by fedkin and by JAX. So
+    nothing is kept in a directory that others can write to or put another in the place of, and a warning says
+    so; nor, without one, in a directory that this process cannot write to.
     """
     global _directory
     if _directory is not None and _directory.path == directory:
@@ -66,6 +67,14 @@ def keep_compiled_code(directory: Path) -> None:
     with suppress(OSError):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK | os.X_OK):
+        return
+    if (place := open_to_others(directory)) is not None:
+        logger.warning(
+            "compiled code is not kept in %s, because others can write to %s: chmod go-w %s",
+            directory,
+            place,
+            place,
+        )
         return
     _directory = CodeDirectory(directory, _sources())
     os.environ[DIRECTORY_VARIABLE] = str(directory)
@@ -183,7 +192,7 @@ def _file(key: Any) -> Path | None:
 
     fedkin keeps code for a single CPU device only. Elsewhere JAX's own cache has to do.
     """
-    if _directory is None or not _directory.sources or not _is_private(_directory.path):
+    if _directory is None or not _directory.sources or open_to_others(_directory.path) is not None:
         return None
     cache_enabled = getattr(jax.config, "jax_enable_compilation_cache")  # noqa: B009 - not typed
     if not cache_enabled or jax.default_backend() != "cpu" or jax.device_count() != 1:
@@ -193,15 +202,36 @@ def _file(key: Any) -> Path | None:
     return _directory.path / f"fedkin-{hashlib.sha256(content.encode()).hexdigest()}.code"
 
 
-def _is_private(path: Path) -> bool:
-    """Tell whether a directory belongs to the user and nobody else can write to it."""
+def open_to_others(directory: Path) -> Path | None:
+    """Return the directory, this or one above it, through which others could change what it holds; or None.
+
+    In a directory above it that is sticky, such as /tmp, others can write but not replace what is the user's.
+    """
     if not hasattr(os, "getuid"):
-        return True
-    try:
-        found = path.stat()
-    except OSError:
-        return False
-    return found.st_uid == os.getuid() and not found.st_mode & 0o022
+        return None
+    user = os.getuid()
+    # Links on the way are followed by whoever opens the directory: both ways to it must be safe.
+    for path in dict.fromkeys([directory.absolute(), directory.resolve()]):
+        for place in (path, *path.parents):
+            try:
+                found, link = place.stat(), place.lstat()
+            except OSError:
+                return place
+            others = found.st_mode & (0o002 if _is_own_group(found.st_gid) else 0o022)
+            if place == path:
+                safe = found.st_uid == user and not others
+            else:
+                safe = found.st_uid in (0, user) and (
+                    not others or bool(found.st_mode & stat.S_ISVTX)
+                )
+            if not safe or link.st_uid not in (0, user):
+                return place
+    return None
+
+
+def _is_own_group(group: int) -> bool:
+    """Tell whether a group is the one of the user alone, which many systems give to each."""
+    return group == os.getgid() == os.getuid()
 
 
 @cache

@@ -1,7 +1,40 @@
-"""Names and cells in messages: long lists are cut short, close names are suggested."""
+"""Names and cells in messages: long lists are cut, close names suggested, and nothing steers a terminal."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+
+from fedkin.errors import InputError
+
+STEERING = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What steers a terminal or turns the direction of writing, and is no text: control characters, line
+separators, marks and overrides of direction, and halves of characters."""
+
+
+def printable(text: str) -> str:
+    r"""Return a text with escapes in place of what steers a terminal; lines and tabs stay.
+
+    >>> printable("n1\x1b[2J\tz\u00fcrich\u202e")
+    'n1\\x1b[2J\tzürich\\u202e'
+    """
+    return STEERING.sub(
+        lambda found: found[0] if found[0] in "\n\t" else ascii(found[0])[1:-1], text
+    )
+
+
+def check_printable(name: str, whose: str = "a name") -> str:
+    r"""Return a name that a terminal and a file can show; refuse one that has control characters.
+
+    >>> check_printable("zürich 1")
+    'zürich 1'
+    >>> check_printable("n1\x1b[2J", "the name of a node")
+    Traceback (most recent call last):
+        ...
+    fedkin.errors.InputError: the name of a node has control characters: 'n1\x1b[2J'; rename it
+    """
+    if STEERING.search(name):
+        raise InputError(f"{whose} has control characters: {shorten(ascii(name), 60)}; rename it")
+    return name
 
 
 def closest_name(name: str, names: Iterable[str]) -> str | None:

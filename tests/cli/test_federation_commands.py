@@ -66,6 +66,12 @@ def tables(tmp_path):
     return ["--node", "a.csv", "--node", "b.csv", "--label", "outcome"]
 
 
+def was_started(layout):
+    """Leave what a start leaves that has ended by now."""
+    certificates.make_token(layout.token)
+    layout.write_running(Running(ports={SUPERLINK: processes.free_ports(1)[0]}))
+
+
 def refused(answer, *parts):
     assert answer.status == 2
     assert answer.err.startswith("error: ")
@@ -254,7 +260,7 @@ def test_status_and_down_of_what_is_down(fedkin, trial):
 
 def test_a_stale_record_of_a_start_does_no_harm(fedkin, trial):
     """As after a power cut: a port is remembered, and nobody listens there."""
-    Layout(trial).write_running(Running(ports={SUPERLINK: processes.free_ports(1)[0]}))
+    was_started(Layout(trial))
     assert fedkin("status", "trial").status == 0
     assert "nothing was running" in fedkin("down", "trial").out
     refused(fedkin("run", "trial", "--out", "r", "--steps", 1), "is down", "fedkin federation up")
@@ -263,7 +269,7 @@ def test_a_stale_record_of_a_start_does_no_harm(fedkin, trial):
 
 
 def test_status_while_the_superlink_does_not_answer(fedkin, trial, monkeypatch):
-    Layout(trial).write_running(Running(ports={SUPERLINK: processes.free_ports(1)[0]}))
+    was_started(Layout(trial))
     monkeypatch.setattr(processes, "find", lambda identity: {12345: SUPERLINK})
     answer = json.loads(fedkin("status", "trial", "--json").out)
     assert answer["superlink"]["state"] == "silent"
@@ -326,7 +332,7 @@ def test_results_of_tables_are_not_written_over(fedkin, tables, tmp_path, monkey
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "weights.json").write_text("{}")
     monkeypatch.setattr("fedkin.cli.federation.run.check_ready", lambda *_: None)
-    Layout(tmp_path / "f").write_running(Running(ports={SUPERLINK: 1}))
+    was_started(Layout(tmp_path / "f"))
     answer = fedkin("run", "f", "--out", "r")
     refused(answer, "is not empty", "another --out")
     assert "--force" not in answer.err
@@ -340,7 +346,7 @@ def test_a_study_whose_damaged_file_was_deleted_is_resumed(fedkin, trial, tmp_pa
 
     monkeypatch.setattr("fedkin.cli.federation.run.check_ready", lambda *_: None)
     monkeypatch.setattr("fedkin.cli.federation.run.wait_for_run", start)
-    Layout(trial).write_running(Running(ports={SUPERLINK: 1}))
+    was_started(Layout(trial))
     (tmp_path / "r" / "runs").mkdir(parents=True)
     command = ("run", "trial", "--steps", 1, "--out", "r")
     refused(fedkin(*command), "has other files")
@@ -572,7 +578,7 @@ def test_register_and_unregister_refuse(fedkin, trial, tmp_path):
         refused(fedkin(*command), "is down")
     refused(fedkin("register", "trial", "a/b", "node.key.pub"), "'a/b'")
     refused(fedkin("register", "trial", "zurich"), "KEY.pub")
-    Layout(trial).write_running(Running(ports={SUPERLINK: processes.free_ports(1)[0]}))
+    was_started(Layout(trial))
     for command in (
         ("register", "trial", "zurich", "node.key.pub"),
         ("unregister", "trial", "zurich"),

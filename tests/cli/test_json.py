@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedkin.cli.federation import down, register, unregister, up
+from fedkin.cli.federation import down, register, stop, unregister, up
 from fedkin.cli.output import print_json
+from fedkin.flower.internals.control import RunStatus
 from fedkin.flower.layout import SUPERLINK, Layout
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -112,6 +113,12 @@ class Link:
     def unregister(self, node_id):
         assert node_id == 1
 
+    def runs_under_way(self):
+        return [RunStatus(7, "/results/heart", False, "", "", 0)]
+
+    def stop_run(self, number):
+        assert number == 7
+
 
 def test_federation(command, tmp_path, monkeypatch):
     pytest.importorskip("flwr", reason="needs the extra flower")
@@ -136,10 +143,11 @@ def test_federation(command, tmp_path, monkeypatch):
     check("up", "trial")
     monkeypatch.setattr(down.trial, "down", lambda layout: ["basel", SUPERLINK])
     assert check("down", "trial")["stopped_processes"] == ["basel", SUPERLINK]
-    for module in (register, unregister):
+    for module in (register, stop, unregister):
         monkeypatch.setattr(module.trial, "connect", lambda layout: Link())
     check("register", "trial", "bern", "node.key.pub")
     check("unregister", "trial", "basel")
+    assert check("stop", "trial")["stopped"] == [{"run": "7", "out": "/results/heart"}]
     assert seen == {name for name in documented() if name.startswith("fedkin.federation.")}
 
 

@@ -3,6 +3,7 @@
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedkin.flower.node import answer
@@ -25,6 +26,7 @@ class FakeGrid:
         self.contexts = {}
         self.tamper = tamper or (lambda name, reply: reply)
         self.away = set()
+        self.registered = {}  # names that keys are registered by, by those that nodes give themselves
         self.sent = []
         self.received = []
         self._replies = {}
@@ -39,6 +41,13 @@ class FakeGrid:
 
     def get_node_ids(self):
         return [node for node in self.settings if self.name(node) not in self.away]
+
+    def get_nodes(self):
+        """Return the connected nodes; without registered keys, as a SuperLink without TLS does."""
+        return [
+            NodeInfo(node_id=node, name=self.registered.get(self.name(node), ""))
+            for node in self.get_node_ids()
+        ]
 
     def push_messages(self, messages):
         numbers = []

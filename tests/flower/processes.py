@@ -1,7 +1,6 @@
 """Real SuperLink, SuperNode and worker processes for tests, and the runs that are given to them."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -11,6 +10,8 @@ import time
 from pathlib import Path
 
 import fedkin.flower
+from fedkin.flower.certificates import make_token
+from fedkin.flower.internals.control import connect
 from fedkin.flower.launch import Node, Server, superlink_command, supernode_command
 
 APP = Path(fedkin.flower.__file__).parent / "app"
@@ -31,6 +32,7 @@ class Processes:
     def __init__(self, directory: Path, *, database=False):
         self.directory = directory
         self.database = directory / "state.db" if database else None
+        self.token = directory / "superlink.token"
         self.port = free_port()
         self.started: dict[str, subprocess.Popen] = {}
         self.environment = {
@@ -38,16 +40,12 @@ class Processes:
             "FLWR_HOME": str(directory / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # of bare nodes
             "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
             "JAX_PLATFORMS": "cpu",
         }
         (directory / "flwr").mkdir(parents=True)
-        (directory / "flwr" / "config.toml").write_text(
-            "[superlink]\ndefault = 'here'\n\n[superlink.here]\n"
-            f"address = '127.0.0.1:{self.port}'\ninsecure = true\n"
-        )
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()
@@ -65,7 +63,8 @@ class Processes:
             )
 
     def start_superlink(self):
-        server = Server("127.0.0.1", self.port, self.database, certificate=None)
+        make_token(self.token)
+        server = Server("127.0.0.1", self.port, self.database, self.token, certificate=None)
         self.start("superlink", *superlink_command(server))
         self.wait_for_port(self.port)
 
@@ -94,22 +93,13 @@ class Processes:
             worker += ["--runtime-api-address", f"127.0.0.1:{port}"]
             self.start(f"{name}-worker", *worker, SABOTAGE=sabotage)
 
-    def submit(self, job: Path, out: Path, *, resume=False, app=APP):
-        """Give a run to the SuperLink; return its number."""
-        config = f'job="{job}" out="{out}" resume={str(resume).lower()}'
-        return self.flwr("run", app, "here", "--run-config", config, "--format", "json")["run-id"]
+    def control(self):
+        return connect(f"127.0.0.1:{self.port}", None, self.token)
 
-    def flwr(self, *command):
-        done = subprocess.run(
-            [BIN / "flwr", *[str(part) for part in command]],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            cwd=self.directory,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout[done.stdout.index("{") :])
+    def submit(self, job: Path, out: Path, *, resume=False):
+        """Give a run to the SuperLink; return its number."""
+        with self.control() as link:
+            return link.start_run(APP, {"job": str(job), "out": str(out), "resume": resume})
 
     def wait_for_port(self, port, seconds=60):
         deadline = time.monotonic() + seconds

@@ -53,7 +53,7 @@ def tables(tmp_path_factory):
 
 
 def grid(tables, tamper=None, **more):
-    settings = {"label": "outcome", "drop": "days"} | more
+    settings = {"label": "outcome", "drop": "days", "reproducible": True} | more
     nodes = [{"name": name, "data": str(tables[name]), **settings} for name in ("a", "b", "c")]
     return FakeGrid(nodes, tamper)
 

@@ -226,7 +226,7 @@ def test_the_reason_why_a_node_cannot_rejoin_is_reported(is_missed):
     over_flower.begin_step(1)
     (note,) = over_flower.end_step()
     assert "majority-2 is back, but cannot take part" in note
-    assert "fewer points than its owner requires" in note
+    assert "see its owner's log" in note
     assert bool(over_flower.present[2]) is not is_missed
 
 
@@ -316,7 +316,7 @@ def test_two_nodes_of_one_name_are_reported():
 def test_a_node_of_another_data_set_cannot_take_part():
     other = settings("majority-2") | {"train-size": 8}
     grid = FakeGrid([settings("minority-1"), settings("majority-1"), other])
-    with pytest.raises(InputError, match="fewer points than its owner requires"):
+    with pytest.raises(InputError, match="see its owner's log"):
         federation(grid, wait=0.1)
 
 
@@ -484,7 +484,7 @@ def test_a_node_that_is_slow_to_describe_itself_is_asked_again():
 
 def test_a_node_that_refuses_is_not_asked_again():
     grid = FakeGrid([settings("minority-1"), settings("majority-1", **{"minimum-points": 10_000})])
-    with pytest.raises(InputError, match="fewer points"):
+    with pytest.raises(InputError, match="see its owner's log"):
         describe_nodes(Messenger(grid, patience=0.02, interval=0.01), 2, 0.5, enough=1)
     assert len(grid.sent) == 2
 

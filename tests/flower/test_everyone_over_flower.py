@@ -65,7 +65,12 @@ def tables(tmp_path_factory):
 
 
 def grid(tables, tamper=None, **more):
-    settings = {"label": "outcome", "validation-fraction": VALIDATION, "test-fraction": TEST}
+    settings = {
+        "label": "outcome",
+        "validation-fraction": VALIDATION,
+        "test-fraction": TEST,
+        "reproducible": True,
+    }
     nodes = [
         {"name": name, "data": str(path), "seed": SEED, **settings, **more}
         for name, path in tables.items()

@@ -11,6 +11,7 @@ from fedkin.federation.questions import QUESTIONS
 from fedkin.federation.task import MOST_STEPS
 from fedkin.flower import node_exchange
 from fedkin.flower.guard import all_tasks, check_message, tasks_of_part
+from fedkin.flower.owner_limits import OwnerLimits
 from fedkin.flower.wire import (
     MOST_OWNERS,
     Order,
@@ -157,12 +158,14 @@ def test_owners_cannot_occupy_a_node_for_good():
     values, vectors = message(
         block(3, TRAIN_ALONE, "alone"), block(4, SLOPE, "training"), owners="3,4"
     )
-    check(values, vectors)
+    assert OwnerLimits().check(check(values, vectors)) == 2
     longest = {
         name: MOST_STEPS for name in values if name.endswith(("option.steps", "option.rounds"))
     }
     assert len(longest) == 2
-    refused(values | longest, vectors, words="steps in one message")
+    with pytest.raises(RefusedError, match="steps-per-request") as caught:
+        OwnerLimits().check(check(values | longest, vectors))
+    assert caught.value.refusal == Refusal.LIMIT
 
 
 def test_orders_are_read_as_they_were_written():

@@ -15,20 +15,22 @@ from flower.fake_grid import FakeGrid
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
-def test_a_node_does_not_describe_a_part_of_one_row(tmp_path, part):
+def test_a_node_does_not_describe_a_part_of_one_row(tmp_path, caplog, part):
     draw = np.random.default_rng(0)
     table = tmp_path / "bern.csv"
     rows = {"age": draw.integers(20, 90, 60), "outcome": draw.choice(["ill", "well"], 60)}
     pd.DataFrame(rows).to_csv(table, index=False)
     settings = {"name": "bern", "data": str(table), "label": "outcome", "validation-fraction": 0.2}
+    settings["reproducible"] = True
 
     def describe(**more):
         messenger = Messenger(FakeGrid([settings | more]), interval=0.01)
         return describe_nodes(messenger, 1, 5)
 
     assert describe()[0].held_out["validation"]
-    with pytest.raises(FedkinError, match=f"fewer {part} rows than the 5"):
+    with pytest.raises(FedkinError, match="see its owner's log"):
         describe(**{f"{part}-fraction": 0.02})
+    assert f"1 {part} rows, fewer than the 5" in caplog.text
 
 
 def test_whether_a_column_identifies_rows_is_asked_of_the_whole_table(tmp_path):
@@ -41,7 +43,9 @@ def test_whether_a_column_identifies_rows_is_asked_of_the_whole_table(tmp_path):
     }
     table = tmp_path / "bern.csv"
     shares = {"validation-fraction": 0.2, "test-fraction": 0.2}
-    node = FakeGrid([{"name": "bern", "data": str(table), "label": "outcome", **shares}])
+    node = FakeGrid(
+        [{"name": "bern", "data": str(table), "label": "outcome", "reproducible": True, **shares}]
+    )
 
     def describe(**columns):
         pd.DataFrame(rows | columns).to_csv(table, index=False)

@@ -20,7 +20,14 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra flower")
 
 from fedkin.flower import internals
-from fedkin.flower.internals import environment, runtime, superlink, supernode
+from fedkin.flower.internals import (
+    control,
+    environment,
+    runtime,
+    serverapp,
+    superlink,
+    supernode,
+)
 from fedkin.flower.launch import Node, Server, superlink_command, supernode_command
 from fedkin.flower.wire import Refusal
 
@@ -297,7 +304,7 @@ TABLE = (
         "Run",
         "control",
         "follow a run",
-        *("status", "bytes_sent", "bytes_recv"),
+        *("run_id", "pending_at", "override_config", "status", "bytes_sent", "bytes_recv"),
         imported=False,
     ),
     proto(
@@ -334,10 +341,135 @@ TABLE = (
     # The programs
     Reliance(
         "flwr.superlink.cli.flower_superlink",
-        "flower_superlink",
+        "_parse_superlink_lifespan_config",
         "superlink",
-        "run a SuperLink",
+        "read the options of a SuperLink",
         called=(0, ()),
+    ),
+    Reliance(
+        "flwr.superlink.config_loader",
+        "SuperLinkLifespanConfig.__init__",
+        "superlink",
+        "read the options of a SuperLink",
+        called=(
+            1,
+            [
+                *("host", "port", "ssl_ca_certfile", "ssl_certfile", "ssl_keyfile"),
+                *("superexec_auth_secret", "isolation", "control_address", "health_server_address"),
+                *("insecure", "certificates", "authn_plugin", "event_log_plugin", "database"),
+                *("fleet_event_log_plugin", "enable_event_log", "artifact_provider", "simulation"),
+                *("enable_supernode_auth", "fleet_api_type", "fleet_api_address"),
+                "runtime_dependency_install",
+            ],
+        ),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.superlink.cli.flower_superlink",
+        "SuperLinkLifespan",
+        "superlink",
+        "make a SuperLink's application",
+        called=(2, ()),
+    ),
+    Reliance(
+        "flwr.superlink.main",
+        "create_app",
+        "superlink",
+        "make a SuperLink's application",
+        called=(2, ()),
+    ),
+    Reliance(
+        "flwr.server.superlink.linkstate",
+        "LinkState",
+        "superlink",
+        "end and report runs",
+        has=("get_tasks", "finish_task"),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.server.superlink.linkstate",
+        "LinkState.finish_task",
+        "superlink",
+        "report a run whose program has died",
+        called=(2, ["sub_status", "details"]),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.server.superlink.linkstate",
+        "LinkState.get_tasks",
+        "superlink",
+        "notice that a run was stopped",
+        called=(1, ["task_ids", "statuses"]),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.supercore.servicer.runtime.runtime_handlers",
+        "acquire_task",
+        "superlink",
+        "take a run that waits",
+        called=(2, ()),
+    ),
+    proto("runtime_pb2", "AcquireTaskRequest", "superlink", "take a run that waits"),
+    proto(
+        "task_pb2",
+        "Task",
+        "superlink",
+        "take a run that waits",
+        *("task_id", "run_id", "type", "status"),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.supercore.constant",
+        "TaskType",
+        "superlink",
+        "take runs, and nothing else",
+        values={"SERVER_APP": "flwr-serverapp"},
+    ),
+    Reliance(
+        "flwr.common.constant",
+        "SubStatus",
+        "superlink",
+        "notice that a run was stopped",
+        values={"STOPPED": "stopped", "FAILED": "failed"},
+    ),
+    Reliance(
+        "flwr.common.constant",
+        "Status",
+        "superlink",
+        "give up the runs of an earlier start",
+        values={"PENDING": "pending", "STARTING": "starting", "RUNNING": "running"},
+    ),
+    Reliance(
+        "flwr.supercore.http_logging",
+        "get_uvicorn_log_config",
+        "superlink",
+        "log as Flower does",
+        called=(1, ()),
+    ),
+    Reliance(
+        "flwr.supercore.logger", "console_handler", "superlink", "log as Flower does", has=["level"]
+    ),
+    Reliance(
+        "flwr.superlink.runtime",
+        "run_serverapp",
+        "serverapp",
+        "carry out a run",
+        called=(
+            0,
+            [
+                *("runtime_api_address", "log_queue", "token", "insecure", "certificates"),
+                *("parent_pid", "runtime_dependency_install"),
+            ],
+        ),
+    ),
+    Reliance(
+        "flwr.superlink.grid.http_grid",
+        "RuntimeTokenHttpInterceptor",
+        "serverapp",
+        "let a run's requests pass the gate",
+        called=(0, ["token"]),
+        has=["intercept"],
+        imported=False,
     ),
     Reliance(
         "flwr.superlink.routers.fleet.router",
@@ -402,13 +534,16 @@ TABLE = (
         "send no telemetry",
         imported=False,
     ),
-    Reliance(
-        "flwr.supercore.superexec.run_superexec",
-        "_TASK_POLL_INTERVAL_ENV",
-        "environment",
-        "start a run without delay",
-        equals=next(iter(environment.POLL_VARIABLES)),
-        imported=False,
+    *(
+        Reliance(
+            "flwr.common.constant",
+            name,
+            "environment",
+            "keep Flower's older interfaces closed",
+            equals=name,
+            imported=False,
+        )
+        for name in environment.CLOSED_VARIABLES
     ),
 )
 
@@ -535,28 +670,30 @@ def calls(module, *names):
     )
 
 
-def test_the_gate_is_put_around_what_flower_serves():
-    """Flower calls `uvicorn.run(app=…, …)` through the module, where it can be replaced."""
-    import uvicorn
+def test_a_run_sends_the_token_of_the_gate(monkeypatch):
+    """Flower makes the interceptor by its name in the module, where it can be replaced."""
+    module = "flwr.superlink.grid.http_grid"
+    grid = import_module(module)
+    message = sentence(
+        module,
+        "RuntimeTokenHttpInterceptor",
+        "serverapp",
+        "let a run's requests pass the gate",
+        "Flower does not make it here",
+    )
+    source = inspect.getsource(grid.HttpGrid._connect)
+    assert "RuntimeTokenHttpInterceptor(token=" in source, message
+    monkeypatch.setattr(grid, "RuntimeTokenHttpInterceptor", grid.RuntimeTokenHttpInterceptor)
+    serverapp.carry_token("the token")
+    request = types.SimpleNamespace(headers={})
+    context = types.SimpleNamespace(request=request)
+    grid.RuntimeTokenHttpInterceptor(token="of the task").intercept(context, lambda _: None)
+    assert request.headers[superlink.TOKEN_HEADER] == "the token", message
+    assert "of the task" in request.headers.values(), message
 
-    module = "flwr.superlink.cli.flower_superlink"
-    purpose = "put the gate around a SuperLink's application"
-    message = sentence(module, "uvicorn.run", "superlink", purpose, "Flower does not call it")
-    assert import_module(module).uvicorn is uvicorn, message
-    assert calls(module, "uvicorn", "run"), message
-    inspect.signature(uvicorn.run).bind(None, proxy_headers=False, access_log=False)
 
-
-def test_the_gate_is_what_uvicorn_serves(monkeypatch):
-    import uvicorn
-
-    served = []
-    monkeypatch.setattr(uvicorn, "run", lambda app, **options: served.append((app, options)))
-    superlink.put_gate_around_application()
-    uvicorn.run(app="application", host="127.0.0.1", access_log=True)
-    ((gate, options),) = served
-    assert isinstance(gate, superlink.Gate)
-    assert options == {"host": "127.0.0.1", "access_log": False, "proxy_headers": False}
+def test_the_gate_asks_for_the_header_that_commands_and_runs_send():
+    assert superlink.TOKEN_HEADER == serverapp.TOKEN_HEADER == control.TOKEN_HEADER
 
 
 def test_the_health_of_a_superlink_is_where_the_gate_lets_everybody_ask():
@@ -630,7 +767,7 @@ def test_flowers_programs_have_the_options_that_they_are_started_with(secure):
     path = Path("x") if secure else None
     commands = {
         ("superlink", "flwr.superlink.cli.flower_superlink", "_parse_args_run_superlink"): (
-            superlink_command(Server("127.0.0.1", 1, Path("x"), path, path, path))
+            superlink_command(Server("127.0.0.1", 1, Path("x"), Path("x"), path, path, path))
         ),
         ("supernode", "flwr.supernode.cli.flower_supernode", "_parse_args_run_supernode"): (
             supernode_command(Node("127.0.0.1:1", 2, Path("x"), path, path))
@@ -639,13 +776,13 @@ def test_flowers_programs_have_the_options_that_they_are_started_with(secure):
     for (user, module, name), command in commands.items():
         parser = getattr(import_module(module), name)()
         known = {option for action in parser._actions for option in action.option_strings}
-        given = {part for part in command if part.startswith("--")}
+        given = {part for part in command if part.startswith("--")} - {"--token-file"}  # our own
         missing = ", ".join(sorted(given - known))
         purpose = "start Flower's program"
         assert not missing, sentence(module, name, user, purpose, f"there is no {missing}")
 
 
-@pytest.mark.parametrize("program", ["superlink", "supernode"])
+@pytest.mark.parametrize("program", ["superlink", "serverapp", "supernode"])
 def test_the_programs_load_without_fedkin(program):
     """They do not compute: importing fedkin, and JAX with it, would cost every start seconds."""
     code = (

@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 
 import fedkin
+from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
 from fedkin.events import EventReader
+from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.bilevel.method import Bilevel
@@ -67,7 +69,7 @@ def write_job(tmp_path, more=""):
 def grid(nodes, **more):
     return FakeGrid(
         [
-            {"name": name, "data": str(path), "label": "outcome", **more}
+            {"name": name, "data": str(path), "label": "outcome", "reproducible": True, **more}
             for name, path in nodes.items()
         ]
     )
@@ -279,7 +281,7 @@ def test_a_node_that_refuses_is_named(tables, tmp_path):
     refusing = grid(tables, **{"minimum-points": 62})
     path = write_job(tmp_path)
     path.write_text(path.read_text() + "wait = 0.1")
-    with pytest.raises(InputError, match=r"2 of 3 .*fewer points than its owner requires"):
+    with pytest.raises(InputError, match=r"2 of 3 .*see its owner's log"):
         load_job(path).carry_out(Messenger(refusing), tmp_path / "result", resume=False)
 
 
@@ -328,3 +330,13 @@ def test_a_file_that_is_no_job_is_refused(tmp_path):
     path.write_text(STUDY.format(more="") + "[federation]\npatience = -1")
     with pytest.raises(InputError, match=r"federation\.patience"):
         load_job(path)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"a": 1}', '{"a": {"rows": "many"}}', "[" * 10_000]
+)
+def test_a_damaged_record_of_the_nodes_is_refused(content, tmp_path):
+    kept = KeptRuns(tmp_path)
+    (tmp_path / "nodes.json").write_text(content)
+    with pytest.raises(InputError, match="cannot be read: delete"):
+        kept.read_nodes(dict[str, TableSummary])

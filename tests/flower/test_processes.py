@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,8 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 import fedkin
 from fedkin.errors import InputError
 from fedkin.flower import processes
+from fedkin.flower.internals import superlink, supernode
+from fedkin.flower.launch import Node, Server, superlink_command, supernode_command
 from fedkin.flower.layout import Layout, new_identity
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -159,3 +162,67 @@ def test_a_worker_ends_with_its_supernode(tmp_path, identity):
     wait_for(lambda: "failed, retrying" in (tmp_path / "worker.log").read_text(), seconds=120)
     supernode.kill()
     wait_for(lambda: not processes.is_alive(worker))
+
+
+EVIL = """
+from pathlib import Path
+Path(__file__).with_name("executed").write_text(__name__)
+raise SystemExit(9)
+"""
+
+
+def every_command(tmp_path):
+    """The commands of all processes that a federation starts, beginning with their help."""
+    server = Server("127.0.0.1", 1, None, tmp_path / "token", certificate=None)
+    node = Node("127.0.0.1:1", 2, tmp_path / "node.toml", authority=None)
+    started = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supernode, "keep_running", started.append)
+        supernode.start_worker("1", tmp_path / "worker.secret")
+    program = Path(superlink.__file__).with_name("serverapp.py")
+    return {
+        "superlink": [*superlink_command(server)[:3], "--help"],
+        "supernode": [*supernode_command(node)[:3], "--help"],
+        "worker": [*started[0], "--help"],
+        "serverapp": [sys.executable, "-P", str(program), "--help"],
+    }
+
+
+@pytest.mark.parametrize("name", ["superlink", "supernode", "worker", "serverapp"])
+def test_no_process_imports_from_the_directory_it_is_started_in(name, tmp_path):
+    """Anybody may have put a `psutil.py` there."""
+    for module in ("psutil", "argparse", "logging", "json", "flwr", "jax", "multiprocessing"):
+        (tmp_path / f"{module}.py").write_text(EVIL)
+    command = every_command(tmp_path)[name]
+    variables = processes.quiet_environment()
+    del variables[
+        "PYTHONSAFEPATH"
+    ]  # the option is enough, as where Flower's programs are started alone
+    done = subprocess.run(
+        command, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert not (tmp_path / "executed").exists()
+    assert done.returncode in (0, 2), done.stderr
+    assert "usage:" in done.stdout + done.stderr
+
+
+def test_programs_of_other_commands_do_not_either():
+    """Such as the workers of `fedkin run --jobs 2`, which Python starts by itself."""
+    code = (
+        "import subprocess, sys, typer\n"
+        "from fedkin.cli.program import run_program\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def path():\n"
+        "    subprocess.run([sys.executable, '-c', 'import sys; print(sys.flags.safe_path)'])\n"
+        "sys.argv = ['fedkin']\n"
+        "run_program(app)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=processes.quiet_environment() | {"PYTHONSAFEPATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "True"

@@ -21,7 +21,8 @@ def test_a_synchronization_takes_little_more_than_a_bare_one(tmp_path):
             processes.start_node(f"bare-{number}", bare=True, data="digits")
         times = tmp_path / "times.json"
         app = Path(__file__).parent / "ping_app"
-        processes.flwr("run", app, "here", "--run-config", f'out="{times}"', "--format", "json")
+        with processes.control() as link:
+            link.start_run(app, {"out": str(times)})
         wait_until(times.exists, 1200, "the timing")
         taken = {name: median(seconds) for name, seconds in json.loads(times.read_text()).items()}
     finally:

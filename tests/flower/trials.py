@@ -48,6 +48,7 @@ def settings(name, **more):
         "setting": 2,
         "minority-nodes": 1,
         "majority-nodes": 2,
+        "reproducible": True,
         **more,
     }
 

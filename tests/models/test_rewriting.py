@@ -41,7 +41,7 @@ def _random(*shape, dtype=float):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("form", ["planes", "windows"])
+@pytest.mark.parametrize("form", ["planes", "windows", "windows in parts"])
 @pytest.mark.parametrize(
     ("images", "kernel", "strides", "padding", "layout"),
     [
@@ -56,8 +56,9 @@ def _random(*shape, dtype=float):
 )
 def test_convolutions(images, kernel, strides, padding, layout, form, monkeypatch):
     monkeypatch.setattr(layers, "POINTS_AT_ONCE", 3)
-    if form == "windows":
+    if form != "planes":
         monkeypatch.setattr(layers, "FEW_CHANNELS", 0)
+        monkeypatch.setattr(layers, "NUMBERS_IN_WINDOWS", 0 if "parts" in form else 10**9)
         monkeypatch.setattr(layers, "frequencies_are_faster", lambda *_: False)
     monkeypatch.setattr(convolutions, "BYTES_AT_ONCE", 10_000)  # several parts, the last not full
     monkeypatch.setattr(convolutions, "FEW_WEIGHTS", 20)

@@ -163,3 +163,69 @@ def test_the_config_is_written_with_versions(store):
     content = json.loads((directory.path / "config.json").read_text())
     assert content["versions"]["fedkin"] == fedkin.__version__
     assert {"jax", "numpy", "python"} <= set(content["versions"])
+
+
+def edit(directory, change):
+    """Change what the outcome of a finished run says."""
+    file = directory.path / "finished.json"
+    content = json.loads(file.read_text())
+    changed = change(content)
+    file.write_text(json.dumps(content if changed is None else changed))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda outcome: outcome.update(test_accuracy=0.99),
+        lambda outcome: outcome.update(step=2),
+        lambda outcome: outcome.update(stopped="budget"),
+        lambda outcome: outcome.update(checksum="0" * 64),
+        lambda outcome: outcome.update(checksum=[]),
+    ],
+)
+def test_an_edited_outcome_makes_a_run_unfinished(store, change):
+    """It is in its own checksum: the accuracy of a paper's table is not a matter of an editor."""
+    directory = finish(store, STUDY.runs()[0])
+    assert directory.is_finished()
+    edit(directory, change)
+    assert not directory.is_finished()
+    assert store.finished() == []
+
+
+def without_checksum(outcome, **values):
+    return {name: value for name, value in outcome.items() if name != "checksum"} | values
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda outcome: [],
+        lambda outcome: "finished",
+        lambda outcome: without_checksum(outcome, files=[]),
+        lambda outcome: without_checksum(outcome, files={"config.json": 1}),
+        lambda outcome: without_checksum(
+            outcome, files=outcome["files"] | {"../../secret": "0" * 64}
+        ),
+        lambda outcome: without_checksum(outcome, step="two"),
+        lambda outcome: without_checksum(outcome, test_accuracy={"a": 1}),
+        lambda outcome: without_checksum(outcome, stopped="\x1b[2J"),
+    ],
+)
+def test_an_outcome_of_the_wrong_form_makes_a_run_unfinished(store, change):
+    directory = finish(store, STUDY.runs()[0])
+    edit(directory, change)
+    assert not directory.is_finished()
+    assert store.finished() == []
+
+
+def test_an_outcome_that_is_nested_deeply_makes_a_run_unfinished(store):
+    directory = finish(store, STUDY.runs()[0])
+    (directory.path / "finished.json").write_text("[" * 100_000)
+    assert not directory.is_finished()
+
+
+def test_a_run_of_an_earlier_version_is_finished_without_a_checksum_of_its_outcome(store):
+    directory = finish(store, STUDY.runs()[0])
+    edit(directory, without_checksum)
+    assert directory.is_finished()
+    assert [outcome["step"] for _, outcome, _ in store.finished()] == [1]

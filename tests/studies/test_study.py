@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin.cli.app import app
 from fedkin.events import EventReader, StepDone
-from fedkin.studies.config import check_study
+from fedkin.studies.config import check_study, with_settings
 from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import RunDirectory, Store
 from fedkin.studies.study import carry_out
@@ -91,6 +91,31 @@ def test_parameters_that_cost_synchronizations_are_chosen_at_equal_synchronizati
     assert all(45 / 2 < spent <= 45 for _, spent in totals.values())
     best = fedkin.results(tmp_path / "out", best=True)
     assert best.parameters.str.contains(r"solver_iterations=1\b").all()
+
+
+def test_what_was_chosen_in_one_cell_elsewhere_is_not_chosen_again(tmp_path):
+    """With `tune_once` the parameters of a finished run are those of every cell, whatever short runs say."""
+    made = study(
+        setting=[1, 2],
+        method="fedavg",
+        settings={"fedavg": {"rounds": 1, "period": 2}},
+        tune={"fedavg": {"learning_rate": [0.1, 1e-6]}},
+        tune_once=True,
+        tune_seed=5,
+        synchronizations=2,
+    )
+    first, second = made.runs()
+    known = with_settings(first, {"learning_rate": 1e-6})
+    for elsewhere, phases, rate in (
+        ([known], [("running", 1, 0)], 1e-6),
+        ([], [("tuning", 2, 0), ("running", 2, 0)], 0.1),
+    ):
+        out, display = tmp_path / str(rate), Silent()
+        carry_out(made, out, resume=False, jobs=1, display=display, elsewhere=elsewhere)
+        assert display.phases == phases
+        assert len(list(Store(out).tuning.iterdir())) == 2 * (not elsewhere)
+        (done,) = (path for path in Store(out).runs.iterdir() if "digits-2-" in path.name)
+        assert done.name == with_settings(second, {"learning_rate": rate}).directory
 
 
 def test_a_changed_study_shows_its_own_runs_and_loses_none(tmp_path):

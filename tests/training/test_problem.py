@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from fedkin.studies.config import RunConfig
 from fedkin.training import problem as problem_module
 from fedkin.training.problem import Problem, simulation
 from fedkin.training.runner import Budget
+from mutations import mutated
 
 DATA_FILES = Path(__file__).parents[1] / "data_files"
 
@@ -284,3 +286,40 @@ def test_a_run_continues_with_the_step_size_it_began_with(tmp_path):
         fresh.parameters["training"]["learning_rate"]
         < 0.5 * (first.parameters["training"]["learning_rate"])
     )
+
+
+def test_only_an_input_error_leaves_a_checkpoint_that_was_changed(tmp_path):
+    """Sixty files, changed at random."""
+    method, checkpoint, refused = METHODS["fedavg"], tmp_path / "checkpoint.npz", 0
+    interrupted(method, checkpoint, 1)
+    good, chance = checkpoint.read_bytes(), random.Random(0)
+
+    def loaded(event):
+        raise ReachedError
+
+    for _ in range(60):
+        checkpoint.write_bytes(mutated(good, chance))
+        with pytest.raises((ReachedError, InputError)) as caught:
+            small().train(
+                method, budget=Budget(steps=STEPS), checkpoint=checkpoint, on_event=loaded
+            )
+        refused += caught.type is InputError
+    assert refused > 40
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays, description: {**arrays, "kept_theta": arrays["kept_theta"][:-1]},
+        lambda arrays, description: {**arrays, "last_theta": arrays["last_theta"].astype(int)},
+        lambda arrays, description: description.update(kept=7),
+        lambda arrays, description: description.update(history=[[]]),
+        lambda arrays, description: {**arrays, "algorithm/0": arrays["algorithm/0"][:-1]},
+    ],
+)
+def test_a_checkpoint_of_the_wrong_form_is_refused(change, tmp_path):
+    method, checkpoint = METHODS["fedavg"], tmp_path / "checkpoint.npz"
+    interrupted(method, checkpoint, 1)
+    changed(checkpoint, change)
+    with pytest.raises(InputError, match="damaged or of another version"):
+        small().train(method, budget=Budget(steps=STEPS), checkpoint=checkpoint)

@@ -2,14 +2,18 @@
 
 import json
 import math
+import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from fedkin.messages import STEERING, printable
 
 JsonOption = Annotated[
     bool,
@@ -22,10 +26,21 @@ class StoppedByUserError(Exception):
     """The user pressed Ctrl-C; the message says what was kept and how to continue."""
 
 
-results = Console(highlight=False, soft_wrap=False)
+class SafeConsole(Console):
+    """A terminal that names and messages cannot steer: only Rich itself writes control characters."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Escape what steers a terminal in everything that is printed."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+results = SafeConsole(highlight=False, soft_wrap=False)
 """For what the user asked for."""
 
-notes = Console(stderr=True, highlight=False)
+notes = SafeConsole(stderr=True, highlight=False)
 """For progress, warnings and errors."""
 
 BAR_WIDTH = 40
@@ -40,7 +55,12 @@ def print_json(answer: Mapping[str, Any], *, schema: str) -> None:
     """
     content = {"schema": f"fedkin.{schema}"}
     text = json.dumps(content | _finite(answer), indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(STEERING.sub(_as_json_escape, text) + "\n")
+
+
+def _as_json_escape(found: re.Match[str]) -> str:
+    """Escape what JSON leaves as it is, and a terminal would not."""
+    return found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}"
 
 
 def _finite(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """How a command-line program of this project starts and ends."""
 
+import os
 import re
 import sys
 from typing import Any
@@ -16,6 +17,8 @@ CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 def run_program(app: typer.Typer) -> None:
     """Run a command line; bad input ends with one line `error: …` and exit status 2."""
+    # Python's own workers would import from the directory that the command is given in.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         status = app(standalone_mode=False)
     except FedkinError as error:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from fedkin.data.frames import as_plain_array, check_has_columns, common_columns, in_order
 from fedkin.errors import InputError
+from fedkin.messages import check_printable
 from fedkin.types import LearningTask, Points
 
 LARGEST_INPUT = 1e6
@@ -95,7 +96,7 @@ def name_nodes(nodes: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     for name, points in nodes.items():
         if str(name) in named:
             raise InputError(f"two nodes have the name {str(name)!r}: give each its own")
-        named[str(name)] = points
+        named[check_printable(str(name), "the name of a node")] = points
     return named
 
 

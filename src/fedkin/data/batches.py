@@ -86,6 +86,7 @@ def stack_nodes(
     batch_size: int,
     seed: int,
     numbers: Sequence[int] | None = None,
+    group: int = 1,
 ) -> NodeData:
     """Divide each node's points into mini-batches, and put the mini-batches of all nodes into one pool.
 
@@ -103,10 +104,11 @@ def stack_nodes(
         batch_size: The largest number of points in a mini-batch.
         seed: Determines which points share a mini-batch.
         numbers: The number of each node; 0, 1, … if they are not given.
+        group: Mini-batches of every size are made of the same groups of at least this many points.
     """
     counts = [len(own) for own in labels]
     parts = [
-        divide(count, batch_size, seed, number)
+        divide(count, batch_size, seed, number, group)
         for number, count in zip(numbers or range(len(counts)), counts, strict=True)
     ]
     batches = [len(own) for own in parts]
@@ -158,7 +160,32 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory[begin : begin + size].view(dtype).reshape(shape)
 
 
-def divide(points: int, batch_size: int, seed: int, node: int) -> list[np.ndarray]:
-    """Divide 0 … points − 1 at random into as few mini-batches of nearly equal size as possible."""
+def divide(points: int, batch_size: int, seed: int, node: int, group: int = 1) -> list[np.ndarray]:
+    """Divide 0 … points - 1 at random into as few mini-batches of nearly equal size as possible.
+
+    With `group`, the points are first divided into groups of at least that many, and every mini-batch is made
+    of whole groups. Whatever batch sizes somebody asks for, sums over mini-batches then never differ by fewer
+    points than a group has.
+
+    >>> sizes = [[len(part) for part in divide(60, size, seed=0, node=0, group=7)] for size in (50, 20, 1)]
+    >>> sizes
+    [[32, 28], [16, 16, 14, 14], [8, 8, 8, 8, 7, 7, 7, 7]]
+
+    Args:
+        points: How many points there are.
+        batch_size: The largest number of points in a mini-batch, if a group is not larger.
+        seed: Determines the division, with the number of the node.
+        node: The number of the node.
+        group: The least number of points in a group.
+    """
     order = np.random.default_rng([seed, node]).permutation(points)
-    return np.array_split(order, -(-points // batch_size))
+    groups = max(1, points // group)
+    at_once = max(1, batch_size // -(-points // groups))
+    first_group = _begins(groups, -(-groups // at_once))
+    return np.split(order, _begins(points, groups)[first_group][1:])
+
+
+def _begins(length: int, parts: int) -> np.ndarray:
+    """Return where each part begins if a length is divided into parts that differ by at most one."""
+    places = np.arange(parts)
+    return places * (length // parts) + np.minimum(places, length % parts)

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from fedkin.data.downsampled_imagenet import PAPER_GROUPS
 from fedkin.data.federated import (
@@ -31,6 +39,7 @@ from fedkin.data.federated import (
 )
 from fedkin.data.images import ImageSource
 from fedkin.errors import InputError
+from fedkin.messages import check_printable
 
 Label = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -41,7 +50,7 @@ class Scenario(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = "own"
+    name: Annotated[str, AfterValidator(check_printable)] = "own"
     merged_classes: tuple[tuple[Label, ...], ...]
     """Labels that are drawn together: C1, C2, …"""
     minority: tuple[Probability, ...]

@@ -8,7 +8,7 @@ import pandas as pd
 from fedkin.data.columns import as_text, missing_cells
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
-from fedkin.messages import did_you_mean, join_names, shorten
+from fedkin.messages import check_printable, did_you_mean, join_names, shorten
 
 
 def split_table(table: Table, site: str) -> dict[str, Table]:
@@ -30,7 +30,7 @@ def split_table(table: Table, site: str) -> dict[str, Table]:
         )
     names = np.asarray(as_text(values))
     sites = list(dict.fromkeys(names.tolist()))
-    _check_several(sites, site, table.owner)
+    _check_sites(sites, site, table.owner)
     rest = {name: column for name, column in table.columns.items() if name != site}
     without = Table(table.owner, rest, table.positions, table.unit, table.dropped)
     return {name: without.take(np.flatnonzero(names == name), f"node '{name}'") for name in sites}
@@ -78,7 +78,7 @@ def split_frame(
         raise InputError("the table has no column besides the site and the label")
     names = frame[site].astype(str).to_numpy()
     sites = list(dict.fromkeys(names.tolist()))
-    _check_several(sites, site, "the table")
+    _check_sites(sites, site, "the table")
     inputs, labels = features.to_numpy(float), frame[label].to_numpy()
     return {name: (inputs[names == name], labels[names == name]) for name in sites}
 
@@ -98,7 +98,9 @@ def as_nodes(nodes: Any, site: str | None, label: str | None) -> Any:
     return nodes
 
 
-def _check_several(sites: list[str], site: str, owner: str) -> None:
+def _check_sites(sites: list[str], site: str, owner: str) -> None:
+    for name in sites:
+        check_printable(name, f"{owner}: a site in the column '{shorten(site)}'")
     if len(sites) == 1:
         raise InputError(
             f"{owner}: all rows have the site '{shorten(sites[0])}' in the column '{shorten(site)}': one "

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fedkin.data.columns import (
     Column,
@@ -22,7 +22,7 @@ from fedkin.data.columns import (
 )
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
-from fedkin.messages import shorten
+from fedkin.messages import check_printable, shorten
 from fedkin.types import LearningTask
 
 MOST_CATEGORIES = 100
@@ -33,6 +33,10 @@ FEWEST_IDENTIFYING = 5
 
 IDENTIFYING_SHARE = 0.7
 """They do where more than this share of the cells are different: nobody else has the same."""
+
+
+Name: TypeAlias = Annotated[str, AfterValidator(check_printable)]
+"""A name or a category, which others will read on their terminals."""
 
 
 class Frozen(BaseModel):
@@ -55,8 +59,8 @@ class TextSummary(Frozen):
 
     kind: Literal["text"] = "text"
     count: int = Field(ge=0)
-    categories: tuple[str, ...]
-    example: str
+    categories: tuple[Name, ...]
+    example: Name
 
 
 ColumnSummary: TypeAlias = Annotated[NumericSummary | TextSummary, Field(discriminator="kind")]
@@ -66,7 +70,7 @@ class TableSummary(Frozen):
     """Everything that leaves a node before training."""
 
     rows: int = Field(ge=1)
-    columns: dict[str, ColumnSummary]
+    columns: dict[Name, ColumnSummary]
     label: ColumnSummary
 
 

@@ -11,7 +11,7 @@ from fedkin.data.labels import prepare_label, split_rows
 from fedkin.data.sites import split_table
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
-from fedkin.messages import did_you_mean, listing
+from fedkin.messages import check_printable, did_you_mean, listing
 from fedkin.types import LearningTask
 
 
@@ -78,7 +78,7 @@ def gather(request: TableRequest) -> GatheredTables:
         nodes, judges = _hold_out(request, nodes, judges)
     for table in nodes.values():
         check_enough_rows(table.rows, table.owner, request.minimum_rows)
-    _note_empty_columns(nodes.values(), notes)
+    _note_empty_columns([*nodes.values(), judges["validation"]], notes)
     return GatheredTables(nodes, judges["validation"], judges.get("test"), notes)
 
 
@@ -175,7 +175,7 @@ def parse_nodes(written: Sequence[str]) -> dict[str, Path]:
                 f"two nodes are called '{name}' ({files[name]} and {path}); give them names, for "
                 f"example --node {name}1={files[name]} --node {name}2={path}"
             )
-        files[name] = Path(path)
+        files[check_printable(name, "the name of a node")] = Path(path)
     return files
 
 

@@ -25,7 +25,7 @@ from fedkin.data.columns import (
     without_code,
 )
 from fedkin.errors import InputError
-from fedkin.messages import did_you_mean, listing, shorten
+from fedkin.messages import check_printable, did_you_mean, listing, shorten
 
 PARQUET_MAGIC = b"PAR1"
 LARGEST = 1e100
@@ -133,6 +133,8 @@ def read_table(path: str | Path, owner: str, table_format: TableFormat | None = 
         table = _parse_csv(content, f"{owner} ({path})", table_format)
     if table.rows == 0:
         raise InputError(f"{owner} ({path}) has column names but no rows")
+    for name in table.columns:
+        check_printable(name, f"{owner} ({path}): the name of a column")
     return replace(table, owner=owner)
 
 

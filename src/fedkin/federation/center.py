@@ -43,6 +43,7 @@ class Center:
         labels: The labels of D_0.
         batch_size: The number of points in a mini-batch.
         seed: Decides how D_0 is divided into mini-batches.
+        group: Mini-batches are made of groups of at least this many points. See `divide`.
     """
 
     def __init__(
@@ -53,10 +54,16 @@ class Center:
         *,
         batch_size: int = 50,
         seed: int,
+        group: int = 1,
     ) -> None:
         self.objective = objective
         own = SimulatedFederation(
-            objective, [(inputs, labels)], names=["center"], batch_size=batch_size, seed=seed
+            objective,
+            [(inputs, labels)],
+            names=["center"],
+            batch_size=batch_size,
+            seed=seed,
+            group=group,
         )
         self.alone: Federation = own
         """What the owner trains on alone, as a federation of one node: D_0, unless other data are given."""
@@ -208,6 +215,20 @@ class Center:
 
     def score(self, theta: Vector, inputs: np.ndarray, labels: np.ndarray) -> Score:
         """Score a model on any prepared points."""
+        losses, right = self._judge_all(theta, inputs, labels)
+        loss = float(np.mean(losses, dtype=np.float64))
+        if self.objective.model.task == "regression":
+            return Score(loss, None)
+        return Score(loss, float(np.mean(right)))
+
+    def row_losses(self, theta: Vector) -> np.ndarray:
+        """Return the loss of each row of D_0, without the regularizer."""
+        return self._judge_all(theta, np.asarray(self._inputs), self._labels)[0]
+
+    def _judge_all(
+        self, theta: Vector, inputs: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the loss of each of any number of points, and whether its class is right."""
         statistics = self.statistics(theta)
         found = []
         for begin in range(0, len(labels), EVALUATION_CHUNK):
@@ -216,10 +237,7 @@ class Center:
             judged = self._score_points(theta, np.asarray(inputs[chunk]), own, statistics)
             found.append([np.asarray(each)[: len(own)] for each in judged])
         losses, right = (np.concatenate(each) for each in zip(*found, strict=True))
-        loss = float(np.mean(losses, dtype=np.float64))
-        if self.objective.model.task == "regression":
-            return Score(loss, None)
-        return Score(loss, float(np.mean(right)))
+        return losses, right
 
     def _score_points(
         self, theta: Vector, inputs: np.ndarray, labels: np.ndarray, statistics: Statistics

@@ -140,7 +140,11 @@ def _all_scores(held_out: HeldOut, theta: Vector, points: Points) -> dict[str, f
 
 
 VALIDATION_SCORES = Question(
-    "validation_scores", validation_scores, vectors=("theta",), number_replies=SCORES
+    "validation_scores",
+    validation_scores,
+    vectors=("theta",),
+    number_replies=SCORES,
+    reveals="How well a model does on the rows held out.",
 )
 VALIDATION_GRADIENT = Question(
     "validation_gradient",
@@ -148,9 +152,14 @@ VALIDATION_GRADIENT = Question(
     vectors=("theta",),
     vector_replies=("gradient",),
     number_replies=("loss", *SCORES),
+    reveals="What `gradient` reveals, of the rows held out for validation.",
 )
 VALIDATION_LOSS = Question(
-    "validation_loss", validation_loss, vectors=("theta",), number_replies=("loss",)
+    "validation_loss",
+    validation_loss,
+    vectors=("theta",),
+    number_replies=("loss",),
+    reveals="How well a model does on the rows held out for validation.",
 )
 VALIDATION_LINE = Question(
     "validation_line",
@@ -159,6 +168,7 @@ VALIDATION_LINE = Question(
     numbers={"offset": (-HUGE, HUGE), "longest": (0.0, LONGEST_LINE)},
     vector_replies=("gradient",),
     number_replies=("share", "slope", "curvature", "loss", *SCORES),
+    reveals="What `gradient` reveals, of the rows held out, at the best model on a line.",
 )
 VALIDATION_SOLVE = Question(
     "validation_solve",
@@ -168,18 +178,21 @@ VALIDATION_SOLVE = Question(
     options={"iterations": STEPS},
     vector_replies=("solution",),
     number_replies=("curvature", "convex", "residual"),
+    reveals="Products of the inverse Hessian over the rows held out with vectors of the center's choice.",
 )
 VALIDATION_HESSIAN_PRODUCT = Question(
     "validation_hessian_product",
     validation_hessian_product,
     vectors=("theta", "vector"),
     vector_replies=("product",),
+    reveals="What `hessian_product` reveals, of the rows held out for validation.",
 )
 FINAL_SCORES = Question(
     "final_scores",
     final_scores,
     vectors=("theta",),
     number_replies=tuple(f"{part}_{name}" for part in ("validation", "test") for name in FINAL),
+    reveals="How well a model does on the rows held out, and how many they are.",
 )
 
 QUESTIONS = {

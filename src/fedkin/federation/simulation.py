@@ -97,6 +97,7 @@ class SimulatedFederation(OwnedEngine):
         ask_all: Whether nodes of weight zero are asked too.
         numbers: With the seed, the number of a node decides how its points are divided; 0, 1, … if they
             are not given. Nodes that are never asked by the same owner may have the same.
+        group: Mini-batches are made of groups of at least this many points. See `divide`.
     """
 
     def __init__(
@@ -110,13 +111,14 @@ class SimulatedFederation(OwnedEngine):
         threads: int | None = None,
         ask_all: bool = False,
         numbers: Sequence[int] | None = None,
+        group: int = 1,
     ) -> None:
         if not nodes:
             raise InputError("a federation needs at least one node")
         self.objective = objective
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
-        data = stack_nodes(inputs, labels, batch_size, seed, numbers)
+        data = stack_nodes(inputs, labels, batch_size, seed, numbers, group)
         self._work = local_work(objective, data, threads=threads)
         self.data = getattr(self._work, "data", data)  # PyTorch has its own
         self.present = np.ones(len(nodes), bool)

@@ -80,6 +80,7 @@ class Task:
         vector_replies: The replies that are vectors of model size.
         number_replies: The replies that are single numbers.
         remote: Whether a node of a real federation may be asked; otherwise the task is for data at hand.
+        reveals: What one reply tells about the node's rows, in a sentence for docs/security.md.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Task:
     vector_replies: tuple[str, ...] = ()
     number_replies: tuple[str, ...] = ()
     remote: bool = True
+    reveals: str = ""
 
     def __repr__(self) -> str:
         return f"Task({self.name})"

@@ -8,6 +8,7 @@ import datetime
 import importlib.util
 import ipaddress
 import os
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ SERVER_DAYS = 397
 """The longest validity of a server's certificate that common clients accept."""
 CLOCK_SKEW = datetime.timedelta(hours=1)
 """Certificates are valid from a little before they are made, because the clocks of machines differ."""
+
+TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,11 @@ def check_private_key(path: Path) -> None:
         )
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise InputError(f"others can read the private key {path}: chmod 600 {path}")
+
+
+def make_token(path: Path) -> None:
+    """Write a new random token that only this user can read; an older one is replaced."""
+    _write_private(path, f"{secrets.token_hex(TOKEN_BYTES)}\n".encode(), replace=True)
 
 
 def describe(path: Path) -> Certificate:

@@ -172,18 +172,20 @@ class FlowerFederation(AttendedFederation):
         connected = self._messenger.connected()
         gone = {self.names[node]: node for node in absent if self._addresses[node] not in connected}
         known = {address for address in self._addresses if address is not None}
-        unknown = connected - known - self._strangers
+        unknown = connected.keys() - known - self._strangers
         if gone and unknown:
             request = Parcel({"kind": DESCRIBE})
             replies = self._messenger.exchange(
                 dict.fromkeys(unknown, request), 0, self._rejoining_patience
             )
             for address, reply in replies.items():
-                found = read_description(address, reply)
+                found = read_description(address, reply, connected[address])
                 if reply.silent:
                     continue  # it is asked again at the next step
                 if isinstance(found, str) or found.name not in gone:
                     self._strangers.add(address)
+                    if isinstance(found, str):
+                        self.note(found)
                 else:
                     self._addresses[gone.pop(found.name)] = address
         there = [node for node in absent if self._addresses[node] in connected]
@@ -211,9 +213,11 @@ class FlowerFederation(AttendedFederation):
         request = Parcel({"kind": DESCRIBE})
         unchanged = []
         for node, reply in self._exchange(dict.fromkeys(nodes, request), 0, patience).items():
-            found = read_description(self._address(node), reply)
+            found = read_description(self._address(node), reply, self.names[node])
             if isinstance(found, str):
-                continue  # it does not answer: it is asked again at the next step
+                if not reply.silent:
+                    self.note(found)
+                continue  # it is asked again at the next step
             if found.summary == summaries[self.names[node]]:
                 unchanged.append(node)
             else:

@@ -44,9 +44,6 @@ from fedkin.types import Key
 MOST_REQUESTS = 16
 """The largest number of requests in one exchange."""
 
-MOST_STEPS_AT_ONCE = 100_000_000
-"""The largest number of local steps or iterations that several owners may ask for in one message."""
-
 
 def remote_tasks() -> dict[str, Task]:
     """Return the tasks that a node of a real federation may be asked for, by name."""
@@ -153,19 +150,7 @@ def check_message(
         tasks = tasks_of_part(str(part))
         requests = check_exchange(own, vectors, size, allowed, reveal=reveal, tasks=tasks)
         blocks.append(CheckedBlock(number, str(part), key, requests))
-    steps = sum(_steps(request) for block in blocks for request in block.requests)
-    if steps > MOST_STEPS_AT_ONCE:
-        raise RefusedError(
-            Refusal.INVALID,
-            f"the owners ask for {steps:,} steps in one message: at most {MOST_STEPS_AT_ONCE:,}",
-        )
     return blocks
-
-
-def _steps(request: CheckedRequest) -> int:
-    """Return how many steps a request takes for all of its models: whole numbers of a task count steps."""
-    counts = [value for value in request.options.values() if type(value) is int and value > 0]
-    return len(request.models) * math.prod(counts)
 
 
 def check_exchange(

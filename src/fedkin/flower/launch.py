@@ -15,6 +15,8 @@ class Server:
     port: int
     database: Path | None
     """What a restarted SuperLink remembers; None for nothing, which is faster."""
+    token: Path
+    """The file with the token that commands and runs carry (`certificates.make_token`)."""
     certificate: Path | None
     """None for neither TLS nor authentication of nodes, which the user must ask for."""
     key: Path | None = None
@@ -40,7 +42,8 @@ def superlink_command(server: Server) -> list[str]:
     """Return the command that runs a SuperLink."""
     command = _script("superlink.py")
     command += ["--host", server.listen, "--port", str(server.port)]
-    command += ["--disable-runtime-dependency-installation"]
+    command += ["--token-file", str(server.token)]
+    command += ["--disable-runtime-dependency-installation", "--isolation", "process"]
     if server.database is not None:
         command += ["--database", str(server.database)]
     if server.certificate is None:

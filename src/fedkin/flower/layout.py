@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedkin.data.scenarios import has_paper_scenario
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
+from fedkin.messages import shorten
 
 Option = str | int | float | bool
 SUPERLINK = "superlink"
@@ -66,6 +67,8 @@ class NodeEntry(BaseModel):
     """The file with the node's table; or the name of a set of images, such as `digits`, for a trial."""
     port: int | None = Field(default=None, ge=1, le=65535)
     """The port that its own processes use, reachable from this machine only."""
+    reproducible: bool = False
+    """Whether the center decides what the node draws, as in a simulation: for trials on one machine."""
 
     @field_validator("name")
     @classmethod
@@ -105,7 +108,8 @@ def check_name(name: str) -> str:
     """Return the name of a node, if files and processes can have it."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name) or name == SUPERLINK:
         raise ValueError(
-            f"'{name}' cannot be the name of a node: use up to 40 letters, digits, '-', '_' and '.'"
+            f"'{shorten(name, 60)}' cannot be the name of a node: use up to 40 letters, digits, '-', '_' and "
+            "'.'"
         )
     return name
 
@@ -121,6 +125,7 @@ class Layout:
         self.server_certificate = self.directory / "certificates" / "server.pem"
         self.server_key = self.directory / "certificates" / "server.key"
         self.database = self.directory / "superlink.db"
+        self.token = self.directory / "superlink.token"
         self.logs = self.directory / "logs"
         self.center = self.directory / "center"
         self.running = self.directory / "running.json"
@@ -229,6 +234,7 @@ def to_toml(content: FederationFile) -> str:
     for node in content.node:
         lines += ["", "[[node]]", f"name = {_value(node.name)}", f"data = {_value(node.data)}"]
         lines += _table({} if node.port is None else {"port": node.port})
+        lines += _table({"reproducible": True} if node.reproducible else {})
         lines += _table(node.further)
     return "\n".join(lines) + "\n"
 

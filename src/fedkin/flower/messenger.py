@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from fedkin.flower import wire
 from fedkin.flower.wire import Parcel, Refusal, RefusedError
+from fedkin.messages import printable
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +41,12 @@ class Messenger:
     patience: float = 120.0
     interval: float = 0.1
 
-    def connected(self) -> set[int]:
-        """Return Flower's numbers of the connected nodes."""
-        return set(self.grid.get_node_ids())
+    def connected(self) -> dict[int, str]:
+        """Return the connected nodes: the name that each one's key is registered by, by Flower's number.
+
+        The name is empty where the SuperLink knows nobody's key (--insecure).
+        """
+        return {node.node_id: node.name for node in self.grid.get_nodes()}
 
     def exchange(
         self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
@@ -86,8 +90,14 @@ def _read(message: Message, largest: int) -> Response:
         code, reason = message.error.code, message.error.reason or "no reason given"
         # Flower answers for a node that is gone, with codes that are smaller than all of fedkin's.
         silent = code < min(Refusal)
-        return Response(None, f"it answered with an error ({reason[:300]})", code, silent)
+        fault = f"it answered with an error ({_one_line(reason[:300])})"
+        return Response(None, fault, code, silent)
     try:
         return Response(wire.unpack("answer", message.content, largest))
     except RefusedError as error:
-        return Response(None, f"its answer cannot be read ({error})")
+        return Response(None, f"its answer cannot be read ({_one_line(str(error))})")
+
+
+def _one_line(text: str) -> str:
+    """Return what a node says as one line of a log, in which nothing steers a terminal."""
+    return " ".join(printable(text).split())

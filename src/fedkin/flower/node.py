@@ -1,33 +1,42 @@
 """One node: it checks a request, computes on its own data, and answers.
 
 `answer` never raises: whatever a message contains, the node answers it, if necessary with an error. An
-error tells the center what is wrong with the request. What is wrong with the node's own data only goes
-to the node's log, because such a message may quote a cell.
+error tells the center what is wrong with the request. Where the reason may depend on the node's data, all
+errors are the same, and the reason only goes to the node's log: different ones would answer questions about
+the data. Every request leaves a line in the node's audit log.
 """
 
 import contextlib
-import json
+import hashlib
 import logging
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
-import numpy as np
 from flwr.app import Context, Error, Message
 
 from fedkin.compilation import keep_compiled_code
-from fedkin.data.batches import stack_nodes
-from fedkin.data.preprocessing import Quantity
 from fedkin.errors import FedkinError, InputError
-from fedkin.federation.center import Center
-from fedkin.federation.questions import HeldOut
-from fedkin.federation.simulation import SimulatedFederation, local_work
+from fedkin.federation.owners import TRAINING, VALIDATION
 from fedkin.federation.task import slots_of
 from fedkin.flower import node_data, wire
+from fedkin.flower.audit import ANSWERED, AuditLog, Entry
 from fedkin.flower.certificates import make_private_directory
-from fedkin.flower.guard import check_message, natural_number
+from fedkin.flower.guard import CheckedBlock, check_message, natural_number
 from fedkin.flower.joining import JoinRequest
 from fedkin.flower.node_exchange import OwnNode, carry_out, compute
-from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots
+from fedkin.flower.node_memory import NodeMemory, SlotMemory, Snapshots, prune_snapshots
+from fedkin.flower.node_preparation import (
+    LARGEST_MODEL,
+    check_held_out,
+    check_points,
+    check_run,
+    prepared_node,
+)
 from fedkin.flower.node_settings import NodeSettings, node_settings
+from fedkin.flower.owner_limits import Usage
+from fedkin.flower.time_limit import limited_time
 from fedkin.flower.wire import (
     DESCRIBE,
     EXCHANGE,
@@ -41,37 +50,70 @@ from fedkin.flower.wire import (
     read_orders,
 )
 from fedkin.methods.registry import known_tasks
-from fedkin.models.base import Model
-from fedkin.models.named import MODELS, named_model, takes_l2
-from fedkin.models.objective import Objective
-from fedkin.training.problem import prepare_points
 
 logger = logging.getLogger(__name__)
 
-LARGEST_MODEL = 100_000_000
-"""The largest number of parameters; before the model is known, also the largest length of a vector."""
+SEE_LOG = "this node cannot do that with its own data and its owner's settings; see its owner's log"
+"""What the center learns about every refusal whose reason may depend on the node's data."""
 
 
 def answer(message: Message, context: Context) -> Message:
     """Answer a message, whatever it contains."""
+    entry, log = Entry(flower_run=context.run_id), None
+    begin = time.monotonic()
     try:
-        parcel = _handle(message, context)
-        return Message(wire.pack("answer", parcel), reply_to=message)
+        settings = node_settings(context.node_config)
+        entry.node, log = settings.name, _audit_log(settings)
+        with limited_time(entry, log, settings.seconds_per_request):
+            parcel = _handle(settings, message, context, entry)
+        reply = Message(wire.pack("answer", parcel), reply_to=message)
+        entry.outcome = ANSWERED
     except RefusedError as error:
         logger.warning("refused a request: %s", error)
-        return Message(Error(int(error.refusal), str(error)), reply_to=message)
+        reply = Message(Error(int(error.refusal), str(error)), reply_to=message)
+        entry.cause = str(error)
     except FedkinError as error:
-        logger.error("this node's data or settings cannot be used: %s", error)
-        reason = "the node's own data or settings cannot be used; see its owner's log"
-        return Message(Error(int(Refusal.DATA), reason), reply_to=message)
-    except Exception as error:
+        logger.error("this node's data or settings do not allow a request: %s", error)
+        reply = _see_log(message, entry)
+    except Exception:
         logger.exception("a request failed")
-        reason = f"the node failed with {type(error).__name__}; see its owner's log"
-        return Message(Error(int(Refusal.INTERNAL), reason), reply_to=message)
+        reply = _see_log(message, entry)
+    if log is not None:
+        if entry.outcome != ANSWERED:
+            entry.rows = 0  # nothing leaves the node
+        entry.seconds = time.monotonic() - begin
+        try:
+            log.write(entry)
+        except InputError as error:
+            logger.error("a request is not answered, since it cannot be written down: %s", error)
+            reply = _see_log(message, entry)
+    return reply
 
 
-def _handle(message: Message, context: Context) -> Parcel:
-    settings = node_settings(context.node_config)
+def _see_log(message: Message, entry: Entry) -> Message:
+    entry.cause = "the reason is in the node's log"
+    return Message(Error(int(Refusal.DATA), SEE_LOG), reply_to=message)
+
+
+def _audit_log(settings: NodeSettings) -> AuditLog | None:
+    if settings.state is None:
+        return None
+    return AuditLog(settings.state, int(settings.audit_megabytes * 1e6))
+
+
+_USAGE: dict[Path, Usage] = {}
+"""What nodes of this process have been asked so far, by their directories."""
+
+
+def _usage(settings: NodeSettings) -> Usage | None:
+    if settings.state is None:
+        return None
+    if settings.state not in _USAGE:
+        _USAGE[settings.state] = Usage(settings.state)
+    return _USAGE[settings.state]
+
+
+def _handle(settings: NodeSettings, message: Message, context: Context, entry: Entry) -> Parcel:
     if not message.has_content():
         raise RefusedError(Refusal.INVALID, "the message has no content")
     if settings.state is not None:
@@ -81,16 +123,18 @@ def _handle(message: Message, context: Context) -> Parcel:
     request = wire.unpack("request", message.content, LARGEST_MODEL)
     values = dict(request.values)
     kind = values.pop("kind", None)
+    if kind in (DESCRIBE, JOIN, EXCHANGE):
+        entry.request = str(kind)
     if kind == DESCRIBE:
-        return _describe(settings, values)
+        return _describe(settings, values, entry)
     if kind == JOIN:
-        return _join(settings, values, context)
+        return _join(settings, values, context, entry)
     if kind == EXCHANGE:
-        return _do_exchange(settings, values, request, context)
+        return _do_exchange(settings, values, request, context, entry)
     raise RefusedError(Refusal.INVALID, f"there is no request of the kind {str(kind)[:50]!r}")
 
 
-def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
+def _describe(settings: NodeSettings, values: dict[str, Value], entry: Entry) -> Parcel:
     """Return the node's name, and the summary of its table or the shape of its images.
 
     The rows that it holds out have summaries of their own.
@@ -103,26 +147,34 @@ def _describe(settings: NodeSettings, values: dict[str, Value]) -> Parcel:
         tables = node_data.read_own_tables(settings)
         for part, table in tables.items():
             if part != "summary":
-                _check_held_out(settings, part, table.rows)
+                check_held_out(settings, part, table.rows)
         summaries = {
             part: settings.summarize(table, list(tables.values())).model_dump_json()
             for part, table in tables.items()
         }
-        _check_points(settings, tables["summary"].rows)
+        check_points(settings, tables["summary"].rows)
+        entry.rows = sum(table.rows for table in tables.values())
         return Parcel({"name": settings.name, "shape": "", **summaries})
     points = node_data.own_images(settings)
-    _check_points(settings, len(points.labels))
+    check_points(settings, len(points.labels))
     shape = ",".join(str(length) for length in points.inputs.shape[1:])
     return Parcel({"name": settings.name, "summary": "", "shape": shape})
 
 
-def _join(settings: NodeSettings, values: dict[str, Value], context: Context) -> Parcel:
+def _join(
+    settings: NodeSettings, values: dict[str, Value], context: Context, entry: Entry
+) -> Parcel:
     """Take part in a run, with the model and the number that the request gives to this node."""
     request = JoinRequest.read(values)
-    _check_model(settings, request)
+    entry.run = request.run
+    check_run(settings, request)
+    if usage := _usage(settings):
+        usage.count_join(settings)
     joined = request.values()
-    own = _own_node(settings, joined)
+    own = prepared_node(settings, joined)
     NodeMemory(context.state).join(joined)
+    prune_snapshots(settings.state, settings.runs_kept)
+    entry.rows = _training_rows(own) + _held_out_rows(own)
     return Parcel(
         {
             "name": settings.name,
@@ -133,22 +185,12 @@ def _join(settings: NodeSettings, values: dict[str, Value], context: Context) ->
     )
 
 
-def _check_model(settings: NodeSettings, request: JoinRequest) -> None:
-    """Refuse a model that is not known here: no message can make a node import anything."""
-    name = request.model
-    if name not in (*MODELS.names(), *settings.models):
-        raise RefusedError(
-            Refusal.INVALID, f"there is no model {name[:50]!r} on this node (models)"
-        )
-    if (request.l2 is not None) != takes_l2(name):
-        raise RefusedError(
-            Refusal.INVALID,
-            "l2 is a setting of fedkin's own models, which need it, and of no others",
-        )
-
-
 def _do_exchange(
-    settings: NodeSettings, values: dict[str, Value], parcel: Parcel, context: Context
+    settings: NodeSettings,
+    values: dict[str, Value],
+    parcel: Parcel,
+    context: Context,
+    entry: Entry,
 ) -> Parcel:
     """Do what the requests of one exchange ask for, on the node's own data."""
     header = {name: values.pop(name, None) for name in ("attempt", "step")}
@@ -156,9 +198,10 @@ def _do_exchange(
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
+    entry.run = joined["run"]
     step = natural_number("step", header["step"])
     orders = read_orders(values.pop(ORDERS)) if ORDERS in values and OWNERS in values else []
-    own = _own_node(settings, joined)
+    own = prepared_node(settings, joined)
     blocks = check_message(
         values,
         parcel,
@@ -167,6 +210,12 @@ def _do_exchange(
         reveal=settings.reveal,
         holds_out=own.held_out is not None,
     )
+    entry.tasks = _describe_tasks(blocks)
+    count = settings.check(blocks, own.spread)
+    if usage := _usage(settings):
+        usage.count_requests(
+            hashlib.sha256(joined["run"].encode()).hexdigest()[:16], count, settings
+        )
     slots = slots_of(known_tasks().values())
     snapshots = Snapshots(settings.state, joined["run"])
     remembered = memory.slots()
@@ -187,105 +236,40 @@ def _do_exchange(
     if OWNERS not in values:
         snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
     memory.keep(kept)
+    _count_rows(own, blocks, answered, entry)
     return answered
 
 
-_PREPARED: dict[str, OwnNode] = {}
-"""The node's prepared data, kept for the many requests of a run that one process answers."""
-
-MOST_RUNS = 4
-"""The number of runs whose prepared data a process keeps at a time."""
-
-
-def _own_node(settings: NodeSettings, joined: dict[str, Any]) -> OwnNode:
-    """Prepare this node's data for the model and the number that it has in a run."""
-    known = json.dumps([settings.model_dump(mode="json"), joined], sort_keys=True)
-    if known not in _PREPARED:
-        request = JoinRequest.read(joined)
-        parts = node_data.own_parts(settings, request.preprocessing)
-        points = parts.training
-        _check_points(settings, len(points.labels))
-        _check_batches(settings, len(points.labels), request.batch_size)
-        model = _make_model(request, points.inputs.shape[1:])
-        prepared = prepare_points(model, points)
-        objective = Objective.create(model, prepared.inputs[:2])
-        if objective.size > LARGEST_MODEL:
-            raise RefusedError(
-                Refusal.INVALID, f"a model of {objective.size} parameters: at most {LARGEST_MODEL}"
-            )
-        if not objective.in_jax and request.model not in settings.models:
-            raise RefusedError(
-                Refusal.FORBIDDEN,
-                f"the owner of this node does not allow the PyTorch module {request.model[:50]!r} (models)",
-            )
-        while len(_PREPARED) >= MOST_RUNS:
-            del _PREPARED[next(iter(_PREPARED))]
-        number = request.number
-        held_out = _held_out(settings, request, objective, parts)
-        # As an owner, the node also trains alone, as the only node of its own federation.
-        times = 1 if held_out is None else 2
-        data = stack_nodes(
-            [prepared.inputs] * times,
-            [prepared.labels] * times,
-            request.batch_size,
-            request.seed,
-            numbers=[number, 0][:times],
-        )
-        work = local_work(objective, data, first_number=number)
-        _PREPARED[known] = OwnNode(objective, number, data, work, held_out)
-    return _PREPARED[known]
+def _describe_tasks(blocks: Sequence[CheckedBlock]) -> list[str]:
+    """Return which tasks are asked for, of which part of the node, and for how many models."""
+    models: Counter[str] = Counter()
+    for block in blocks:
+        part = "" if block.part == TRAINING else f"{block.part} "
+        for request in block.requests:
+            models[part + request.task.name] += len(request.models)
+    return [name if count == 1 else f"{name} x{count}" for name, count in models.items()]
 
 
-def _held_out(
-    settings: NodeSettings, request: JoinRequest, objective: Objective, parts: node_data.OwnParts
-) -> HeldOut | None:
-    """Prepare the rows that this node's own question is about, if it has held any out."""
-    validation, test = parts.validation, parts.test
-    if validation is None:
-        return None
-    _check_held_out(settings, "validation", len(validation.labels))
-    if test is not None:
-        _check_held_out(settings, "test", len(test.labels))
-    division: dict[str, Any] = {"batch_size": request.batch_size, "seed": request.seed}
-    own = prepare_points(objective.model, parts.training)
-    center = Center(objective, *prepare_points(objective.model, validation), **division).with_alone(
-        SimulatedFederation(objective, [own], **division)
+def _count_rows(
+    own: OwnNode, blocks: Sequence[CheckedBlock], answered: Parcel, entry: Entry
+) -> None:
+    """Write down how many rows an answer was computed from, at most."""
+    for block in blocks:
+        entry.evaluations += int(str(answered.values[f"{block.prefix}evaluations"]))
+    trained = any(block.part != VALIDATION for block in blocks)
+    judged = any(block.part == VALIDATION for block in blocks)
+    # A task that says of no row that it was evaluated may still have looked at all, as `smoothness` does.
+    touched = min(entry.evaluations or _training_rows(own), _training_rows(own)) if trained else 0
+    entry.rows = touched + (_held_out_rows(own) if judged else 0)
+
+
+def _training_rows(own: OwnNode) -> int:
+    return int(own.data.points[0])
+
+
+def _held_out_rows(own: OwnNode) -> int:
+    if own.held_out is None:
+        return 0
+    return own.held_out.center.points + (
+        0 if own.held_out.test is None else len(own.held_out.test.labels)
     )
-    label = None if request.preprocessing is None else request.preprocessing.label
-    restore = label.restore if isinstance(label, Quantity) else np.asarray
-    return HeldOut(center, None if test is None else prepare_points(objective.model, test), restore)
-
-
-def _make_model(request: JoinRequest, point_shape: tuple[int, ...]) -> Model:
-    try:
-        return named_model(request.model, request.task, request.classes, point_shape, request.l2)
-    except InputError as error:
-        raise RefusedError(Refusal.INVALID, f"the model does not suit this node: {error}") from None
-
-
-def _check_held_out(settings: NodeSettings, part: str, rows: int) -> None:
-    if rows < settings.minimum_batch:
-        raise RefusedError(
-            Refusal.FORBIDDEN,
-            f"this node holds out fewer {part} rows than the {settings.minimum_batch} that its owner "
-            "requires (minimum-batch): a summary or a gradient of so few would reveal them; hold more rows "
-            f"out ({part}-fraction)",
-        )
-
-
-def _check_points(settings: NodeSettings, points: int) -> None:
-    if points < settings.minimum_points:
-        raise RefusedError(
-            Refusal.FORBIDDEN, "this node has fewer points than its owner requires to take part"
-        )
-
-
-def _check_batches(settings: NodeSettings, points: int, batch_size: int) -> None:
-    """Refuse mini-batches so small that an answer would reveal single points."""
-    smallest = points // -(-points // batch_size)
-    if smallest < min(settings.minimum_batch, points):
-        raise RefusedError(
-            Refusal.FORBIDDEN,
-            f"with batch-size {batch_size}, mini-batches of this node would have fewer points than the "
-            f"{settings.minimum_batch} that its owner requires (minimum-batch): choose a larger size",
-        )

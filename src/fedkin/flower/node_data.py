@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from fedkin.data.agreement import check_agreement
 from fedkin.data.labels import split_rows
 from fedkin.data.preprocessing import Preprocessing, transform, transform_label
 from fedkin.data.scenarios import paper_scenario, sample_federation
@@ -54,11 +55,11 @@ def own_parts(settings: NodeSettings, preprocessing: Preprocessing | None) -> Ow
         return OwnParts(own_images(settings))
     if preprocessing is None:
         raise InputError("a table cannot be used before the nodes have agreed on its columns")
-    if preprocessing.label.name != settings.label:
-        raise InputError(
-            f"the label is {settings.label!r} here, but {preprocessing.label.name!r} elsewhere"
-        )
+    assert settings.label is not None
     tables = read_own_tables(settings)
+    every = list(tables.values())
+    own = {part: settings.summarize(table, every) for part, table in tables.items()}
+    check_agreement(preprocessing, own, settings.label, settings.missing, settings.largest_spread)
     rows, features = sum(table.rows for table in tables.values()), len(preprocessing.feature_names)
     if rows * features > LARGEST_MATRIX:
         raise InputError(

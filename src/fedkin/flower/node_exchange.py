@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.data.batches import NodeData
-from fedkin.federation.owners import PARTS, TRAINING
+from fedkin.federation.owners import PARTS
 from fedkin.federation.portions import Portion
 from fedkin.federation.questions import HeldOut, Question
 from fedkin.federation.series import Beginning
 from fedkin.federation.simulation import Work
 from fedkin.federation.task import Slot, slots_of
 from fedkin.flower.guard import CheckedBlock, CheckedRequest, all_tasks
+from fedkin.flower.node_draws import Draws
 from fedkin.flower.wire import (
     MOST_MODELS,
     NUMBER,
@@ -26,7 +27,6 @@ from fedkin.flower.wire import (
     Value,
 )
 from fedkin.models.objective import Objective
-from fedkin.types import Key
 
 LARGEST_MEMORY = 4_000_000_000
 """The largest number of bytes that a node remembers, for all models of all owners together."""
@@ -40,8 +40,9 @@ class OwnNode:
     """The node's prepared data, and what it computes with them."""
 
     objective: Objective
-    number: int
-    """The number of the node in the run, which decides what it draws."""
+    draws: Draws
+    spread: float
+    """The root mean square of the largest column of its table; 1 for images."""
     data: NodeData
     """Its training rows; an owner has them twice, also as the only node of its own federation."""
     work: Work
@@ -125,20 +126,20 @@ def _compute_alike(
     """Compute requests of the same task and options; return the replies to each, and the evaluations."""
     task, options = chosen[0][1].task, chosen[0][1].options
     if isinstance(task, Question):
-        answers = [_answer(own, request, block.key) for block, request in chosen]
+        answers = [_answer(own, block, request) for block, request in chosen]
         # Where a question trains, it says how much it computed.
         return [(found, int(np.sum(found.get("points", 0)))) for found in answers]
     portions = []
     for block, request in chosen:
         models = [block.number * MOST_MODELS + model for model in request.models]
+        key, numbers = own.draws.for_request(block, request)
         portions.append(
             Portion(
                 np.array([(model, PARTS.index(block.part)) for model in models], np.int32),
                 np.arange(len(models)),
-                # Alone, the node is the only one of its own federation.
-                np.full(len(models), own.number if block.part == TRAINING else 0),
+                numbers,
                 {name: jnp.asarray(array) for name, array in request.message.items()},
-                block.key,
+                key,
                 _beginnings(request, block.number, series, begun),
             )
         )
@@ -146,11 +147,11 @@ def _compute_alike(
     return [(replies, int(counts.sum())) for replies, counts in found]
 
 
-def _answer(own: OwnNode, request: CheckedRequest, key: Key) -> Replies:
+def _answer(own: OwnNode, block: CheckedBlock, request: CheckedRequest) -> Replies:
     """Answer a question that concerns the node as an owner, for each model."""
     assert own.held_out is not None  # the guard has seen to it
     rows = []
-    for place in range(len(request.models)):
+    for place, key in enumerate(own.draws.for_question(block, request)):
         message = {
             name: jnp.asarray(array[place] if array.ndim == 2 else array)
             for name, array in request.message.items()

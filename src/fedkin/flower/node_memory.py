@@ -138,6 +138,22 @@ class Snapshots:
         return directory / f"run-{self._name}.npz", directory / f"run-{self._name}-before.npz"
 
 
+def prune_snapshots(directory: Path | None, runs: int) -> None:
+    """Remove the lasting slots of all but the newest runs from a node's directory."""
+    if directory is None:
+        return
+    newest: dict[str, float] = {}
+    try:
+        for path in directory.glob("run-*.npz"):
+            name = path.stem.split("-")[1].split(".")[0]
+            newest[name] = max(newest.get(name, 0.0), path.stat().st_mtime)
+        for name in sorted(newest, key=newest.__getitem__)[: max(0, len(newest) - runs)]:
+            for path in directory.glob(f"run-{name}*.npz"):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning("cannot remove old state in %s: %s", directory, error)
+
+
 def _without_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     return {
         name.removeprefix(prefix): array

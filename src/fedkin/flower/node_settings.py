@@ -26,6 +26,7 @@ from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
 from fedkin.flower.guard import all_tasks, remote_tasks
+from fedkin.flower.owner_limits import OwnerLimits
 from fedkin.flower.wire import DESCRIBE
 from fedkin.messages import suggestion
 from fedkin.methods.registry import method_class, register
@@ -82,7 +83,7 @@ class TableDescription(BaseModel):
         return summarize(table, self.label, self.task, self.categorical, parts)
 
 
-class NodeSettings(TableDescription):
+class NodeSettings(OwnerLimits, TableDescription):
     """The settings of a node; in files and in `--node-config`, names have dashes."""
 
     name: str = Field(min_length=1, max_length=100)
@@ -92,8 +93,11 @@ class NodeSettings(TableDescription):
     minimum_points: PositiveInt = 10
     """The node takes part only if it has at least this many points."""
     minimum_batch: PositiveInt = 5
-    """The node takes part only if every mini-batch has at least this many points, or all of its points:
-    answers computed on smaller ones would reveal single points."""
+    """Every mini-batch is made of fixed groups of at least this many points, or has all of the node's
+    (`node_draws.py`). An owner takes part only if it holds out at least this many rows."""
+    reproducible: bool = False
+    """Let the center decide how the rows are divided and what is drawn, so that a federation computes what a
+    simulation does. Only for a trial on one machine: such a center can compute single rows."""
     allow: tuple[str, ...] | None = None
     """The requests that the node answers, separated by commas; if not given, those of fedkin's own methods
     and of the methods below. A package that is merely installed widens nothing."""
@@ -106,7 +110,7 @@ class NodeSettings(TableDescription):
     models: tuple[str, ...] = ()
     """Models of other packages that the node trains, as `package.module:factory`, likewise."""
     state: Path | None = None
-    """A directory for compiled code and for what a resumed run needs."""
+    """A directory for the node's secret, its audit log, compiled code, and what a resumed run needs."""
 
     validation_fraction: float | None = Field(None, gt=0, lt=1)
     """The share of the rows that the node holds out to learn its own weights by: it is then an owner too, and
@@ -171,6 +175,10 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
             register(method_class(name))
         except InputError as error:
             raise InputError(f"{source}: methods: {error}") from error
+    if settings.state is None and not settings.reproducible:
+        raise InputError(
+            f"{source}: the node needs a directory for its secret and its audit log (state)"
+        )
     _check_fractions(settings, source)
     known = (DESCRIBE, *all_tasks())
     for name in settings.allow or ():

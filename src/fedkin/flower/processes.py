@@ -18,7 +18,11 @@ from rich.text import Text
 import fedkin
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
-from fedkin.flower.internals.environment import HOME_VARIABLE, POLL_VARIABLES, QUIET_VARIABLES
+from fedkin.flower.internals.environment import (
+    CLOSED_VARIABLES,
+    HOME_VARIABLE,
+    QUIET_VARIABLES,
+)
 from fedkin.flower.layout import Layout
 
 if TYPE_CHECKING:
@@ -52,9 +56,10 @@ def quiet_environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(
             dict.fromkeys([str(Path(fedkin.__file__).resolve().parents[1]), *_given_python_path()])
         ),
+        "PYTHONSAFEPATH": "1",  # no module is imported from the directory that a command is given in
         "PYTHONUNBUFFERED": "1",
         **QUIET_VARIABLES,
-        **POLL_VARIABLES,
+        **CLOSED_VARIABLES,
     }
 
 
@@ -87,24 +92,13 @@ def find(identity: str) -> dict[int, str]:
     import psutil
 
     found: dict[int, str] = {}
-    closed: list[psutil.Process] = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        with contextlib.suppress(psutil.Error, OSError):  # gone, or another user's
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            try:
-                variables = process.environ()
-            except (psutil.AccessDenied, OSError):
-                closed.append(process)
-                continue
+            variables = process.environ()
             if variables.get(IDENTITY) == identity:
                 found[process.pid] = variables.get(ROLE, "")
-    # Flower's SuperExec hides its environment even from its own user; its parent's shows its federation.
-    for process in closed:
-        with contextlib.suppress(psutil.Error, OSError):
-            parent = process.ppid()
-            if parent in found:
-                found[process.pid] = found[parent]
     return found
 
 

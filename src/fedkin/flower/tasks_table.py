@@ -1,6 +1,6 @@
-"""The tables of all tasks and questions in docs/federation.md, from what they declare.
+"""The tables of all tasks and questions in docs/federation.md and docs/security.md, from what they declare.
 
-`python -m fedkin.flower.tasks_table` prints them, for copying into the page.
+`python -m fedkin.flower.tasks_table` prints them, for copying into the pages.
 """
 
 import sys
@@ -13,6 +13,8 @@ from fedkin.methods.local_svrg.alone import TRAIN_ALONE
 
 HEADER = ("task", "what it does", "vectors", "numbers", "options", "reply", "memory")
 
+REVEALED_HEADER = ("task", "what the center gets", "what that reveals")
+
 
 def render_tasks(tasks: Iterable[Task]) -> str:
     """Return the table as Markdown.
@@ -22,6 +24,23 @@ def render_tasks(tasks: Iterable[Task]) -> str:
     | `slope` | Reply with one number, −∇L_k(θ)ᵀv (`eq:approxgrade`). | `v
     """
     lines = [_line(HEADER), "|---" * len(HEADER) + "|", *(_line(_row(task)) for task in tasks)]
+    return "\n".join(lines) + "\n"
+
+
+def render_revealed(tasks: Iterable[Task]) -> str:
+    """Return the table of what replies reveal as Markdown.
+
+    >>> from fedkin.methods.bilevel.node import GRADIENT
+    >>> print(render_revealed([GRADIENT]).splitlines()[2][:60])
+    | `gradient` | d numbers (`gradient`); 1 number (`loss`) | T
+    """
+    lines = [_line(REVEALED_HEADER), "|---" * len(REVEALED_HEADER) + "|"]
+    for task in tasks:
+        vectors, numbers = task.vector_replies, task.number_replies
+        got = [f"d numbers ({_names(vectors)})" if vectors else ""]
+        count = f"{len(numbers)} number{'s' if len(numbers) > 1 else ''}"
+        got.append(f"{count} ({_names(numbers)})" if numbers else "")
+        lines.append(_line((f"`{task.name}`", _joined(got), task.reveals)))
     return "\n".join(lines) + "\n"
 
 
@@ -62,5 +81,7 @@ def _replies(kind: str, names: tuple[str, ...]) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render_tasks(remote_tasks().values()))
-    sys.stdout.write("\n" + render_tasks([*QUESTIONS.values(), TRAIN_ALONE]))
+    owners_tasks = [*QUESTIONS.values(), TRAIN_ALONE]
+    for render in (render_tasks, render_revealed):
+        sys.stdout.write(render(remote_tasks().values()) + "\n")
+        sys.stdout.write(render(owners_tasks) + "\n")

@@ -29,6 +29,9 @@ START_SECONDS = 120.0
 """How long a start may take; on a busy machine every process needs several seconds to load."""
 POLL_SECONDS = 0.3
 
+LOOPBACK = "127.0.0.1"
+"""Where the SuperLink of a trial listens: only this machine reaches it."""
+
 Progress = Callable[[str], None]
 """Shows a line of progress."""
 
@@ -111,7 +114,8 @@ def connect(layout: Layout) -> AbstractContextManager[control.Control]:
             f"{layout.directory} is down: start it with fedkin federation up {layout.directory}"
         )
     address = f"127.0.0.1:{running.ports[SUPERLINK]}"
-    return control.connect(address, None if running.insecure else layout.authority)
+    authority = None if running.insecure else layout.authority
+    return control.connect(address, authority, layout.token)
 
 
 def _check_files(layout: Layout, federation: FederationFile) -> None:
@@ -122,6 +126,12 @@ def _check_files(layout: Layout, federation: FederationFile) -> None:
         if not path.is_file():
             raise InputError(f"{path} is missing: make a new one with fedkin federation renew")
     for node in federation.node:
+        if node.reproducible and federation.superlink.listen != LOOPBACK:
+            raise InputError(
+                f"{layout.file}: node '{node.name}' is reproducible, and its rows are then safe from this "
+                f"machine's center only: let the SuperLink listen at {LOOPBACK}, or remove the line "
+                "reproducible = true"
+            )
         certificates.check_private_key(layout.node_key(node.name))
         data = layout.data(node.data)
         if not has_paper_scenario(node.data) and not Path(data).is_file():
@@ -151,10 +161,12 @@ def _choose_ports(federation: FederationFile) -> dict[str, int]:
 def _start(
     layout: Layout, federation: FederationFile, ports: dict[str, int], show: Progress
 ) -> None:
+    certificates.make_token(layout.token)
     server = Server(
         federation.superlink.listen,
         ports[SUPERLINK],
         None,
+        layout.token,
         layout.server_certificate,
         layout.server_key,
         layout.authority,
@@ -209,6 +221,7 @@ def _node_configuration(
         "name": node.name,
         "data": layout.data(node.data),
         "state": str(layout.node(node.name) / "state"),
+        "reproducible": node.reproducible,
     }
     return federation.data | node.further | fixed
 

@@ -68,7 +68,7 @@ def prepare_images(request: ImageRequest) -> Prepared:
         "minority-nodes": groups["minority"],
         "majority-nodes": groups["majority"],
     }
-    nodes = tuple(NodeEntry(name=name, data=request.dataset) for name in federation.names)
+    nodes = _entries(dict.fromkeys(federation.names, request.dataset))
     return Prepared(data, {}, nodes)
 
 
@@ -102,7 +102,7 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
             path = layout.node(request.target_node) / f"data{_ending(source)}"
             write_rows(source, tables.nodes[request.target_node], path, request.table_format)
             own[request.target_node] = str(path.relative_to(layout.directory))
-    nodes = tuple(NodeEntry(name=name, data=path) for name, path in own.items())
+    nodes = _entries(own)
     # The seed that has split the owner's rows also draws their folds.
     seed: dict[str, Option] = {"seed": request.seed} if request.whole_owner else {}
     return Prepared(options | seed, center, nodes, tuple(tables.notes))
@@ -132,8 +132,13 @@ def prepare_everyone(request: TableRequest, options: dict[str, Option]) -> Prepa
         "seed": request.seed,
     }
     data = options | {name: value for name, value in held_out.items() if value is not None}
-    nodes = tuple(NodeEntry(name=name, data=str(path.absolute())) for name, path in files.items())
+    nodes = _entries({name: str(path.absolute()) for name, path in files.items()})
     return Prepared(data, {}, nodes, tuple(notes))
+
+
+def _entries(data: dict[str, str]) -> tuple[NodeEntry, ...]:
+    """Return the nodes of a trial, which compute what a simulation does."""
+    return tuple(NodeEntry(name=name, data=own, reproducible=True) for name, own in data.items())
 
 
 def _named_files(request: TableRequest) -> dict[str, Path]:

@@ -90,9 +90,11 @@ class Refusal(IntEnum):
     NOT_BEGUN = 1004
     """The node missed the beginning of this series of calls."""
     DATA = 1005
-    """The node's own data or settings cannot be used; its owner's log says why."""
+    """The reason may depend on the node's data: it is in the owner's log only."""
     INTERNAL = 1006
-    """The node failed."""
+    """The node could not read or answer the message."""
+    LIMIT = 1007
+    """The request is above a limit of the node's owner."""
 
 
 class RefusedError(Exception):

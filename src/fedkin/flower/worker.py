@@ -20,7 +20,9 @@ from flwr.app import Error, Message, RecordDict
 
 from fedkin.compilation import keep_compiled_code_like_parent
 from fedkin.flower.internals.runtime import Delivery, SuperNodeConnection, WorkItem
-from fedkin.flower.node import MOST_RUNS, answer
+from fedkin.flower.node import answer
+from fedkin.flower.node_preparation import MOST_RUNS
+from fedkin.flower.time_limit import end_if_overdue
 from fedkin.flower.wire import Refusal
 
 logger = logging.getLogger("fedkin.node")
@@ -111,6 +113,7 @@ def main() -> None:
     worker = Worker(SuperNodeConnection(arguments.runtime_api_address, arguments.secret_file))
     last_work = time.monotonic()
     while True:
+        end_if_overdue()
         if worker.poll():
             last_work = time.monotonic()
         idle = time.monotonic() - last_work >= IDLE_AFTER

@@ -19,7 +19,12 @@ def smoothness(
     return state, {"smoothness": bound, "evaluations": jnp.zeros_like(data.points)}
 
 
-SMOOTHNESS = Task("smoothness", smoothness, number_replies=("smoothness",))
+SMOOTHNESS = Task(
+    "smoothness",
+    smoothness,
+    number_replies=("smoothness",),
+    reveals="How large the rows of the largest mini-batch are.",
+)
 
 
 def largest_curvature(learners: Federation, key: Key) -> tuple[float, Cost]:

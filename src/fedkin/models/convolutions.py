@@ -18,13 +18,11 @@ the pass forward and the one back.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
+from fedkin.models.bilinear import bilinear, one_by_one
 from fedkin.models.windows import Geometry, add_windows, cut_windows
 from fedkin.types import Array
 
@@ -138,44 +136,9 @@ def _divide(points: Array, at_once: int) -> Array:
     return points.reshape(-1, at_once, *points.shape[1:])
 
 
-def _primitive(name: str, compute: Callable[..., Array]) -> Primitive:
-    """Make a primitive of a bilinear function, without its derivatives."""
-    primitive = Primitive(f"fedkin_{name}")
-
-    def shape_of(first: ShapedArray, second: ShapedArray, **settings: Any) -> ShapedArray:
-        operands = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in (first, second)]
-        found = jax.eval_shape(lambda *both: compute(*both, **settings), *operands)
-        return ShapedArray(found.shape, found.dtype)
-
-    def one_by_one(
-        operands: tuple[Array, Array], axes: tuple[int | None, int | None], **settings: Any
-    ) -> tuple[Array, int]:
-        stacked = [
-            jnp.moveaxis(operand, axis, 0)
-            for operand, axis in zip(operands, axes, strict=True)
-            if axis is not None
-        ]
-
-        def one(own: list[Array]) -> Array:
-            rest = list(own)
-            both = [
-                operand if axis is None else rest.pop(0)
-                for operand, axis in zip(operands, axes, strict=True)
-            ]
-            return primitive.bind(*both, **settings)
-
-        return lax.map(one, stacked), 0
-
-    primitive.def_abstract_eval(shape_of)
-    primitive.def_impl(lambda *both, **settings: compute(*both, **settings))
-    mlir.register_lowering(primitive, mlir.lower_fun(compute, multiple_results=False))
-    batching.primitive_batchers[primitive] = one_by_one
-    return primitive
-
-
-_convolution = _primitive("convolution", _compute_outputs)
-_kernel_gradient = _primitive("convolution_kernel_gradient", _compute_kernel_gradient)
-_image_gradient = _primitive("convolution_image_gradient", _compute_image_gradient)
+_convolution = bilinear("convolution", _compute_outputs, one_by_one)
+_kernel_gradient = bilinear("convolution_kernel_gradient", _compute_kernel_gradient, one_by_one)
+_image_gradient = bilinear("convolution_image_gradient", _compute_image_gradient, one_by_one)
 
 ad.defbilinear(
     _convolution,

@@ -13,7 +13,7 @@ from jax import lax
 
 from fedkin.models import frequencies
 from fedkin.models.convolutions import convolve_windows
-from fedkin.models.windows import Geometry, cut_windows_of_planes
+from fedkin.models.windows import Geometry, cut_windows_of_places, cut_windows_of_planes
 from fedkin.types import Array
 
 FEW_CHANNELS = 4
@@ -22,6 +22,10 @@ copied for all channels of a pixel would be too short."""
 
 COPY = 16
 """Copying a number into a window takes as long as this many multiplications."""
+
+NUMBERS_IN_WINDOWS = 1_000_000
+"""Windows with at most this many numbers are cut out at once: a few megabytes, which are still in a cache
+when they are multiplied. More are cut out a few points at a time."""
 
 POINTS_AT_ONCE = 128
 """The transforms or windows of at most this many points are in memory together."""
@@ -48,6 +52,9 @@ def convolve(images: Array, kernel: Array, geometry: Geometry, precision: Any = 
         return _in_parts(
             lambda some: frequencies.convolve(some, transformed, geometry, precision), images
         )
+    if len(kernel) * math.prod(geometry.positions) * images.shape[-2] <= NUMBERS_IN_WINDOWS:
+        windows = cut_windows_of_places(images, geometry)
+        return jnp.matmul(windows, kernel, precision=precision)
     found = convolve_windows(jnp.moveaxis(images, -2, 0), kernel, geometry, precision)
     return jnp.moveaxis(found, 0, -2)
 

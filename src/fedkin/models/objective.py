@@ -152,6 +152,11 @@ class Objective:
             jax.ShapeDtypeStruct((self.size,), jnp.result_type(float)),
             jax.ShapeDtypeStruct((2, *self.point_shape), self.point_dtype),
         )
+        expected = [leaf.shape for leaf in jax.tree.leaves(shapes)]
+        if (found := [leaf.shape for leaf in leaves]) != expected:
+            raise InputError(
+                f"the statistics have the shapes {found}, but the model needs {expected}"
+            )
         return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 

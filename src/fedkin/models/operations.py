@@ -31,6 +31,8 @@ def _operations(equation: JaxprEqn) -> int:
         return 2 * _outputs(equation) * (math.prod(kernel) // max(1, outputs))
     if primitive.name == "fedkin_convolution":
         return 2 * _outputs(equation) * _shape(equation.invars[1])[0]
+    if primitive.name == "fedkin_columns":
+        return 2 * _outputs(equation) * _shape(equation.invars[0])[-2]
     turns = equation.params["length"] if primitive is primitives.scan_p else 1
     return turns * sum(map(count_operations, inner_functions(equation)))
 

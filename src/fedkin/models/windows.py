@@ -4,7 +4,9 @@ Images have the axes (point, places…, channel), windows (point, places…, pix
 for any number of axes of places. In `cut_windows_of_planes`, images and windows are transposed.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -65,6 +67,28 @@ def cut_windows(images: Array, geometry: Geometry) -> Array:
     return cut
 
 
+def cut_windows_of_places(images: Array, geometry: Geometry) -> Array:
+    """Cut out all windows of images with the axes (places…, point, channel).
+
+    Returns:
+        (places…, point, pixel of the window and channel).
+    """
+    axes = len(geometry.window)
+    padded = _padded(images, [*geometry.padding, (0, 0), (0, 0)])
+    steps = (*geometry.strides, 1, 1)
+    slices = []
+    for offsets in itertools.product(*map(range, geometry.window)):
+        ends = [
+            offset + (positions - 1) * stride + 1
+            for offset, positions, stride in zip(
+                offsets, geometry.positions, geometry.strides, strict=True
+            )
+        ]
+        rest = padded.shape[axes:]
+        slices.append(lax.slice(padded, (*offsets, 0, 0), (*ends, *rest), steps))
+    return jnp.concatenate(slices, axis=-1)
+
+
 def cut_windows_of_planes(planes: Array, geometry: Geometry) -> Array:
     """Cut out all windows of images with the axes (channel, places…, point).
 
@@ -101,8 +125,13 @@ def add_windows(windows: Array, geometry: Geometry) -> Array:
 
 
 def _with_border(images: Array, padding: tuple[tuple[int, int], ...]) -> Array:
-    """Add a border of zeros, or cut it off where its width is negative."""
+    """Add a border to the axes between the first and the last."""
+    return _padded(images, [(0, 0), *padding, (0, 0)])
+
+
+def _padded(images: Array, padding: Sequence[tuple[int, int]]) -> Array:
+    """Add a border of zeros to each axis, or cut it off where its width is negative."""
     if not any(map(any, padding)):
         return images
-    border = [(0, 0, 0), *((low, high, 0) for low, high in padding), (0, 0, 0)]
+    border = [(low, high, 0) for low, high in padding]
     return lax.pad(images, jnp.zeros((), images.dtype), border)

@@ -24,7 +24,7 @@ from fedkin.data.bad_nodes import BadNodes
 from fedkin.data.federated import Target
 from fedkin.data.scenarios import Scenario, load_scenario
 from fedkin.errors import InputError
-from fedkin.messages import suggestion
+from fedkin.messages import check_printable, suggestion
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.registry import METHODS, PAPER_METHODS, make_method, method_class
 from fedkin.methods.settings import LARGEST_SEED
@@ -66,6 +66,7 @@ def _known_model(name: str) -> str:
     return name
 
 
+Name = Annotated[str, AfterValidator(check_printable)]
 MethodName = Annotated[str, AfterValidator(_known_method)]
 ModelName = Annotated[str, AfterValidator(_known_model)]
 
@@ -75,8 +76,8 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: str
-    setting: SettingNumber | str
+    dataset: Name
+    setting: SettingNumber | Name
     """Setting 1-4 of the paper, the name of the declared one, or the title of the partition."""
     declared: Scenario | None = None
     """A setting that is not one of the paper's, in full, so that an edited file is another run."""
@@ -192,8 +193,8 @@ class StudyConfig(PartitionFields, BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: Annotated[list[str], OneOrMore]
-    setting: Annotated[list[SettingNumber | str], OneOrMore] = [1, 2, 3, 4]
+    dataset: Annotated[list[Name], OneOrMore]
+    setting: Annotated[list[SettingNumber | Name], OneOrMore] = [1, 2, 3, 4]
     bad: Annotated[list[BadNodes] | None, Listed] = None
     """Tables `[[bad]]`: one run for each, with these bad nodes."""
     target: Annotated[list[StudyTarget], OneOrMore] = ["minority"]

@@ -7,7 +7,7 @@ DIR/runs/NAME/config.json   the frozen config, versions of fedkin and its librar
               events.jsonl      what the run reported, as it happened
               owners.json       for a run of all nodes' questions: every owner's weights and scores
               checkpoint*.npz   while the run is under way
-              finished.json     written last: outcome, and a checksum of every other file
+              finished.json     written last: outcome, a checksum of every other file, and one of itself
 DIR/tuning/NAME/…           the short runs that chose parameters
 DIR/former/NAME/…           runs that belonged to the study before it was changed
 """
@@ -20,16 +20,17 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fedkin.errors import InputError
 from fedkin.events import EVENTS_FILE, Event, append_event
 from fedkin.files import write_atomically
+from fedkin.messages import check_printable
 from fedkin.studies.config import FORMAT, RunConfig, StudyConfig, refused
 from fedkin.training.checkpoint import versions
 
@@ -79,7 +80,8 @@ class RunDirectory:
             write_atomically(self.path / name, content)
         names = dict.fromkeys((*CHECKED_FILES, *files))
         checksums = {name: _checksum(self.path / name) for name in names}
-        _write_json(self.path / "finished.json", {**outcome, "files": checksums})
+        content = json.loads(json.dumps({**outcome, "files": checksums}))  # as it will be read
+        _write_json(self.path / "finished.json", content | {"checksum": _own_checksum(content)})
         self.checkpoint.unlink(missing_ok=True)
 
     def record(self, event: Event) -> None:
@@ -117,14 +119,44 @@ def read_config(path: Path) -> RunConfig:
 
 
 def read_finished(path: Path) -> dict[str, Any] | None:
-    """Return the outcome of a finished run, or None if it is not finished or a file is damaged."""
+    """Return the outcome of a finished run; None if it is not finished, or a file is damaged or edited.
+
+    Runs of earlier versions have no checksum of the outcome itself.
+    """
     try:
         outcome = json.loads((path / "finished.json").read_text(encoding="utf-8"))
-        names = {*CHECKED_FILES, *outcome["files"]}
-        whole = all(_checksum(path / name) == outcome["files"][name] for name in names)
-    except (OSError, ValueError, KeyError):
+        if outcome.pop("checksum", None) not in (None, _own_checksum(outcome)):
+            return None
+        checksums = Finished.model_validate(outcome).files
+        names = {*CHECKED_FILES, *checksums}
+        whole = all(_checksum(path / name) == checksums[name] for name in names)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return outcome if whole else None
+
+
+class Finished(BaseModel):
+    """The types of what `finished.json` says; readers rely on them."""
+
+    model_config = ConfigDict(strict=True)
+
+    files: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")], str]
+    """The checksum of each file of the run's directory, and of no other."""
+    step: int
+    synchronizations: int = 0
+    points: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+    validation_accuracy: float | None = None
+    test_accuracy: float | None = None
+    similar_weight: float | None = None
+    stopped: Annotated[str, AfterValidator(check_printable)] | None = None
+
+
+def _own_checksum(outcome: Mapping[str, Any]) -> str:
+    """Return the checksum of an outcome itself."""
+    return hashlib.sha256(json.dumps(outcome, sort_keys=True).encode()).hexdigest()
 
 
 def count_finished(directory: Path) -> int:

@@ -4,36 +4,41 @@ import importlib.metadata
 import io
 import json
 import platform
-import threading
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pydantic import Field
 
 from fedkin.errors import InputError
-from fedkin.federation.base import Federation
+from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.task import Slot
 from fedkin.files import write_atomically
-from fedkin.training.history import cost_from_json, from_json, to_json
+from fedkin.messages import shorten
+from fedkin.training.history import from_json, to_json
 from fedkin.training.runner import RunState
+from fedkin.training.saved_files import Record, Text, read_arrays, read_record
 from fedkin.version import __version__
-
-UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile)
-"""What a damaged checkpoint, or one of another version, may raise."""
-
-
-_READING = threading.Lock()
-"""Owners resume in threads, and NumPy parses headers with `ast`, which CPython 3.11 cannot do in two at once
-("AST constructor recursion depth mismatch")."""
 
 MOST_DIFFERENCES = 3
 """How many differences a message names."""
+
+
+class SavedRun(Record):
+    """What a checkpoint says of its run, beside the arrays and what it was made with."""
+
+    cost: Cost
+    rounds: int
+    seconds: float
+    history: tuple[dict[str, Any], ...]
+    kept: Annotated[int, Field(ge=0)] | None
+    """Which row of the history is the best one."""
+    stopped: Text | None
 
 
 def versions(*others: str) -> dict[str, str]:
@@ -103,15 +108,15 @@ def load_checkpoint(
         slots: The slots of the method's tasks by name.
     """
     try:
-        with _READING, np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        description = json.loads(arrays.pop("description").tobytes())
-        differing = _differing(description["made_with"], made_with)
+        arrays = read_arrays(path.read_bytes())
+        written = arrays.pop("description").tobytes()
+        differing = _differing(json.loads(written)["made_with"], made_with)
         if not differing:
-            _restore_run(state, description, arrays, federation, center, slots)
-    except UNREADABLE as error:
+            saved = read_record(written, SavedRun)
+            _restore_run(state, saved, arrays, federation, center, slots)
+    except Exception as error:  # of a parser, or of an engine that was given nonsense
         raise InputError(
-            f"the checkpoint {path} is damaged or of another version ({error}): delete it to start "
+            f"the checkpoint {path} is damaged or of another version ({_reason(error)}): delete it to start "
             "this run over"
         ) from error
     if differing:
@@ -124,10 +129,13 @@ def load_checkpoint(
 def read_made_with(path: Path) -> Mapping[str, Any] | None:
     """Return what a checkpoint was made with; None if it does not say: `load_checkpoint` reports why."""
     try:
-        with _READING, np.load(path, allow_pickle=False) as archive:
-            return json.loads(archive["description"].tobytes())["made_with"]
-    except UNREADABLE:
+        return json.loads(read_arrays(path.read_bytes())["description"].tobytes())["made_with"]
+    except Exception:  # whatever is wrong with the file
         return None
+
+
+def _reason(error: Exception) -> str:
+    return shorten(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
 def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
@@ -146,7 +154,7 @@ def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
 
 def _restore_run(
     state: RunState,
-    description: dict[str, Any],
+    saved: SavedRun,
     arrays: dict[str, np.ndarray],
     federation: Federation,
     center: Center,
@@ -161,15 +169,21 @@ def _restore_run(
             if name.startswith(prefix)
         }
         holder.import_state(own, slots)
-    state.cost = cost_from_json(description["cost"])
-    state.rounds = description["rounds"]
-    state.seconds = description["seconds"]
-    state.history = [from_json(row) for row in description["history"]]
-    state.stopped = description["stopped"]
-    if description["kept"] is not None:
-        state.kept = state.history[description["kept"]]
-        state.kept_theta = jnp.asarray(arrays["kept_theta"])
-        state.last_theta = jnp.asarray(arrays["last_theta"])
+    state.cost = saved.cost
+    state.rounds = saved.rounds
+    state.seconds = saved.seconds
+    state.history = [from_json(row) for row in saved.history]
+    state.stopped = saved.stopped
+    if saved.kept is not None:
+        state.kept = state.history[saved.kept]
+        state.kept_theta = _vector(arrays["kept_theta"], federation)
+        state.last_theta = _vector(arrays["last_theta"], federation)
+
+
+def _vector(array: np.ndarray, federation: Federation) -> jax.Array:
+    if array.shape != (federation.objective.size,) or array.dtype.kind != "f":
+        raise ValueError(f"parameters of shape {array.shape} and type {array.dtype}")
+    return jnp.asarray(array)
 
 
 def _leaves(arrays: Mapping[str, np.ndarray], prefix: str) -> list[np.ndarray]:
@@ -188,7 +202,10 @@ def _restore(template: Any, leaves: list[np.ndarray]) -> Any:
 
 
 def _as_in(place: Any, leaf: np.ndarray) -> Any:
-    if isinstance(place, (bool, int, float)):
+    number = isinstance(place, (bool, int, float))
+    if leaf.shape != np.shape(place) or not (number or leaf.dtype.kind == place.dtype.kind):
+        raise ValueError(f"an array of shape {leaf.shape} and type {leaf.dtype}")
+    if number:
         return type(place)(leaf.item())
     # The center may compute in float64, which JAX would round.
     return leaf if isinstance(place, np.ndarray) else jnp.asarray(leaf)

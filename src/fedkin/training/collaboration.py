@@ -8,18 +8,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
+from pydantic import model_validator
 
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost
 from fedkin.files import write_atomically
 from fedkin.messages import join_names, suggestion
 from fedkin.numerics.communities import find_groups
-from fedkin.training.history import cost_from_json
-from fedkin.training.result import Result, result_from_bytes
+from fedkin.training.result import Result, read_file, result_from_bytes
+from fedkin.training.saved_files import (
+    Archive,
+    Name,
+    Record,
+    Text,
+    describing_damage,
+    read_record,
+    read_table,
+)
 
 FORMAT = 1
 """The version of the file format; a file of another version is refused."""
@@ -144,39 +153,34 @@ class Collaboration:
             model: The model object, needed where it was not one of fedkin's own.
         """
         path = Path(path)
-        try:
-            with zipfile.ZipFile(path) as archive:
-                description = json.loads(archive.read(DESCRIPTION))
-                if (found := description.get("format")) != FORMAT:
-                    raise InputError(
-                        f"{path} has format {found}, this version of fedkin reads {FORMAT}"
-                    )
-                scores = pd.read_parquet(io.BytesIO(archive.read(SCORES)))
-                models = {
-                    name: result_from_bytes(
-                        archive.read(f"models/{number}.fedkin"), f"{path}: {name}", model
-                    )
-                    for number, name in enumerate(description["models"])
-                }
-            return cls(
-                method=description["method"],
-                nodes=tuple(description["nodes"]),
-                models=models,
-                scores=scores.set_index("node"),
-                measure=description["measure"],
-                scored_on=description["scored_on"],
-                cost=cost_from_json(description["cost"]),
-                failures=description["failures"],
-                warnings=tuple(description["warnings"]),
-            )
-        except InputError:
-            raise
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file {path}") from error
-        except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
-            raise InputError(
-                f"{path} is not a saved collaboration, or it is damaged: {error}"
-            ) from error
+        with describing_damage(str(path), "a saved collaboration"):
+            archive = Archive(read_file(path))
+            written = archive.read(DESCRIPTION)
+            if (found := read_record(written, _Format).format) != FORMAT:
+                raise InputError(
+                    f"{path} has format {found}, this version of fedkin reads {FORMAT}"
+                )
+            saved = read_record(written, SavedCollaboration)
+            scores = read_table(archive.read(SCORES), "node").set_index("node")
+            if tuple(scores.index) != saved.nodes or "points" not in scores.columns:
+                raise ValueError("the scores are not those of its nodes")
+            contents = [
+                archive.read(f"models/{number}.fedkin") for number in range(len(saved.models))
+            ]
+        return cls(
+            method=saved.method,
+            nodes=saved.nodes,
+            models={
+                name: result_from_bytes(content, f"{path}: {name}", model)
+                for name, content in zip(saved.models, contents, strict=True)
+            },
+            scores=scores,
+            measure=saved.measure,
+            scored_on=saved.scored_on,
+            cost=saved.cost,
+            failures=saved.failures,
+            warnings=saved.warnings,
+        )
 
     def __repr__(self) -> str:
         lines = [
@@ -221,6 +225,30 @@ class Collaboration:
         if node not in self.models:
             raise InputError(f"there is no node {node!r}{suggestion(str(node), self.nodes)}")
         return self.models[node]
+
+
+class SavedCollaboration(Record):
+    """What a file says in `collaboration.json`."""
+
+    method: Text
+    nodes: tuple[Name, ...]
+    models: tuple[Name, ...]
+    measure: Literal["accuracy", "loss"]
+    scored_on: Literal["test", "validation"]
+    cost: Cost
+    failures: dict[Name, Text]
+    warnings: tuple[Text, ...]
+
+    @model_validator(mode="after")
+    def _names_nodes(self) -> Self:
+        owners = [*self.models, *self.failures]
+        if len(set(self.nodes)) != len(self.nodes) or sorted(owners) != sorted(self.nodes):
+            raise ValueError("every node must have a model, or the reason why there is none")
+        return self
+
+
+class _Format(Record):
+    format: int
 
 
 def summarize_scores(scores: pd.DataFrame, measure: str) -> pd.DataFrame:

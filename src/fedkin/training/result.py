@@ -3,30 +3,46 @@
 import io
 import json
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter, model_validator
 
 from fedkin.data.arrays import check_inputs_like
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost
 from fedkin.federation.center import evaluate_in_chunks
 from fedkin.files import write_atomically
+from fedkin.messages import shorten
 from fedkin.models.base import Model, Statistics, as_model, is_torch_module
 from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
-from fedkin.training.history import cost_from_json
+from fedkin.training.saved_files import (
+    Archive,
+    FiniteNumber,
+    Name,
+    Record,
+    Text,
+    as_sizes,
+    describing_damage,
+    read_arrays,
+    read_record,
+    read_table,
+)
 
 FORMAT = 1
 """The version of the file format; a file of another version is refused."""
 
 STATE = "state/"
 """What the names of a PyTorch module's arrays begin with."""
+
+LARGEST_POINT = 10_000_000
+"""The largest number of entries of one input."""
 
 SAVED_MODELS: dict[str, Any] = {model.__name__: model for model in BUILT_IN_MODELS}
 """Models whose settings are written into the file; of others only the parameters are kept."""
@@ -207,62 +223,108 @@ def load(path: str | Path, model: Any | None = None) -> Result:
     >>> bool((again.predict(x) == result.predict(x)).all())
     True
     """
-    path = Path(path)
+    return result_from_bytes(read_file(Path(path)), str(path), model)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file that a user names."""
     try:
-        content = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    return result_from_bytes(content, str(path), model)
+    except (OSError, ValueError) as error:  # a path may have characters that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{str(path)!r} cannot be read: {reason}") from error
+
+
+class SavedModel(Record):
+    """What a file says about its model."""
+
+    name: str
+    settings: dict[str, Any] | None
+    """Of fedkin's own models; None for others, of which the file has the parameters only."""
+
+
+class SavedResult(Record):
+    """What a file says in `result.json`."""
+
+    method: Text
+    weights: dict[Name, FiniteNumber] | None
+    cost: Cost
+    stopped: Text
+    warnings: tuple[Text, ...]
+    classes: tuple[bool | int | float | Name, ...] | None
+    point_shape: tuple[int, ...]
+    columns: tuple[Name, ...] | None = None
+    cap: FiniteNumber | dict[Name, FiniteNumber] | None = None
+    comparison: tuple[dict[str, Text | float | None], ...] | None = None
+    point_dtype: Literal["uint8", "float32", "float64", "int32", "int64"]
+    model: SavedModel
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        as_sizes(self.point_shape, LARGEST_POINT)
+        if isinstance(self.cap, dict) and set(self.weights or ()) - set(self.cap):
+            raise ValueError("a node with a weight has no cap")
+        return self
+
+
+class _Format(Record):
+    format: int
 
 
 def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Result:
     """Read what `Result.to_bytes` returned; `path` is for messages."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            description = json.loads(archive.read("result.json"))
-            arrays = dict(np.load(io.BytesIO(archive.read("arrays.npz")), allow_pickle=False))
-            history = pd.read_parquet(io.BytesIO(archive.read("history.parquet")))
-        found = description.get("format")
-    except (zipfile.BadZipFile, KeyError, ValueError, AttributeError, OSError) as error:
-        raise InputError(
-            f"{path} is not a saved fedkin result, or it is damaged: {error}"
-        ) from error
-    if found != FORMAT:
-        raise InputError(f"{path} has format {found}, this version of fedkin reads {FORMAT}")
-    classes = None if description["classes"] is None else np.array(description["classes"])
-    state = {
-        name.removeprefix(STATE): arrays.pop(name)
-        for name in list(arrays)
-        if name.startswith(STATE)
-    }
-    restored = _restore_model(description["model"], model, classes, state)
-    point_shape = tuple(description["point_shape"])
-    example = np.zeros((2, *point_shape), description["point_dtype"])
-    objective = Objective.create(restored, restored.prepare(jnp.asarray(example)))
-    theta = arrays["theta"]
+    with describing_damage(path, "a saved fedkin result"):
+        archive = Archive(content)
+        written = archive.read("result.json")
+        if (found := read_record(written, _Format).format) != FORMAT:
+            raise InputError(f"{path} has format {found}, this version of fedkin reads {FORMAT}")
+        saved = read_record(written, SavedResult)
+        arrays = read_arrays(archive.read("arrays.npz"))
+        history = read_table(archive.read("history.parquet"))
+        theta = arrays.pop("theta")
+        state = {
+            name.removeprefix(STATE): arrays.pop(name)
+            for name in list(arrays)
+            if name.startswith(STATE)
+        }
+        leaves = [arrays[f"statistics_{i}"] for i in range(len(arrays))]
+        classes = None if saved.classes is None else np.array(saved.classes)
+        comparison = None
+        if saved.comparison is not None:
+            comparison = pd.DataFrame(list(saved.comparison)).set_index("weights")
+        example = jnp.asarray(np.zeros((2, *saved.point_shape), saved.point_dtype))
+    if model is None and saved.model.settings is not None:
+        with describing_damage(path, "a saved fedkin result"):
+            restored = _own_model(saved.model.name, saved.model.settings)
+            objective = Objective.create(restored, restored.prepare(example))
+    else:  # what a user's model raises is no damage of the file
+        restored = _given_model(saved.model, model, classes, state)
+        objective = Objective.create(restored, restored.prepare(example))
     if theta.shape != (objective.size,):
         raise InputError(
             f"{path} holds {theta.size} parameters, but the given model has {objective.size}"
         )
-    columns, compared = description.get("columns"), description.get("comparison")
-    leaves = [arrays[f"statistics_{i}"] for i in range(len(arrays) - 1)]
+    with describing_damage(path, "a saved fedkin result"):
+        if theta.dtype.kind != "f" or not np.isfinite(theta).all():
+            raise ValueError("parameters that are not finite numbers")
+        statistics = objective.arrange_statistics(leaves)
     return Result(
-        method=description["method"],
-        weights=description["weights"],
+        method=saved.method,
+        weights=saved.weights,
         history=history,
-        cost=cost_from_json(description["cost"]),
-        stopped=description["stopped"],
-        warnings=tuple(description["warnings"]),
+        cost=saved.cost,
+        stopped=saved.stopped,
+        warnings=saved.warnings,
         classes=classes,
         theta=theta,
         objective=objective,
-        statistics=objective.arrange_statistics(leaves),
-        point_shape=point_shape,
-        columns=None if columns is None else tuple(columns),
-        cap=description.get("cap"),
-        comparison=None if compared is None else pd.DataFrame(compared).set_index("weights"),
+        statistics=statistics,
+        point_shape=saved.point_shape,
+        columns=saved.columns,
+        cap=saved.cap,
+        comparison=comparison,
     )
 
 
@@ -288,33 +350,36 @@ def capped_nodes(
     )
 
 
-def _restore_model(
-    saved: dict[str, Any],
+def _own_model(name: str, settings: dict[str, Any]) -> Model:
+    """Make one of fedkin's own models from its settings in a file, which must have the right types."""
+    kind = SAVED_MODELS[name]
+    if unknown := set(settings) - {field.name for field in fields(kind)}:
+        raise ValueError(f"a {name} has no setting {min(unknown)}")
+    return TypeAdapter(kind).validate_json(json.dumps(settings), strict=True)
+
+
+def _given_model(
+    saved: SavedModel,
     given: Any | None,
     classes: np.ndarray | None,
     state: dict[str, np.ndarray],
 ) -> Model:
+    """Return the model that a user gives for a file without one, with the file's state."""
     if given is not None:
         task = "regression" if classes is None else "classification"
         if not state:
             return as_model(given, task)
         if not is_torch_module(given):
             raise InputError(
-                f"the saved model is the PyTorch module {saved['name']}: give such a module as the model, "
-                f"not a {type(given).__name__}"
+                f"the saved model is the PyTorch module {shorten(saved.name)}: give such a module as the "
+                f"model, not a {type(given).__name__}"
             )
         from fedkin.models.torch_module import with_state
 
         return as_model(with_state(given, state), task)
-    if saved["settings"] is None:
-        what = "PyTorch module " if state else ""
-        like = "a module made like the one" if state else "the object"
-        raise InputError(
-            f"the saved model is the {what}{saved['name']}, which fedkin cannot build by itself: "
-            f"call fedkin.load(path, model=...) with {like} used for training"
-        )
-    settings = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in saved["settings"].items()
-    }
-    return SAVED_MODELS[saved["name"]](**settings)
+    what = "PyTorch module " if state else ""
+    like = "a module made like the one" if state else "the object"
+    raise InputError(
+        f"the saved model is the {what}{shorten(saved.name)}, which fedkin cannot build by itself: "
+        f"call fedkin.load(path, model=...) with {like} used for training"
+    )

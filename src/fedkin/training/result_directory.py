@@ -69,7 +69,10 @@ def write_directory(out: Path, fill: Callable[[Path], None]) -> None:
                 out.rename(Path(scratch) / "old")
             fresh.rename(out)
     except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
+        raise InputError(
+            f"{out} cannot be written: {error.strerror or error}; make room, or choose another --out, and "
+            "give the same command again"
+        ) from None
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -3,6 +3,7 @@
 import typer
 
 from fedkin.cli.federation import (
+    audit,
     down,
     init,
     key,
@@ -12,6 +13,7 @@ from fedkin.cli.federation import (
     renew,
     run,
     status,
+    stop,
     superlink,
     unregister,
     up,
@@ -26,11 +28,20 @@ app = typer.Typer(
 TRIAL = "A trial on this machine"
 MACHINES = "Real machines (docs/deploy.md)"
 
-for command in (init.init, up.up, run.run, down.down, status.status, logs.logs):
+for command in (
+    init.init,
+    up.up,
+    run.run,
+    stop.stop,
+    down.down,
+    status.status,
+    logs.logs,
+):
     app.command(rich_help_panel=TRIAL)(command)
 for command in (
     superlink.superlink,
     node.node,
+    audit.audit,
     key.key,
     register.register,
     unregister.unregister,

@@ -9,27 +9,22 @@ from fedkin.cli.federation import foreground
 from fedkin.cli.federation.options import InsecureOption, table_settings
 from fedkin.cli.options import (
     LABEL,
-    CategoricalOption,
-    ColumnsOption,
-    DropOption,
-    MissingOption,
-    NoHeaderOption,
-    PositiveOption,
     SeedOption,
-    SeparatorOption,
-    TaskName,
-    TaskOption,
     refuse_csv_options,
     was_given,
 )
 from fedkin.cli.output import print_note
+from fedkin.cli.table_options import COLUMN_OPTIONS, takes
 from fedkin.errors import InputError
 from fedkin.flower import certificates, processes
 from fedkin.flower.certificates import require_flower
 from fedkin.flower.launch import Node, check_address, supernode_command
 from fedkin.flower.layout import Option, check_name, write_configuration
 
+LIMITS_PANEL = "Limits of what the center may ask"
 
+
+@takes(*COLUMN_OPTIONS)
 def node(
     context: typer.Context,
     superlink: Annotated[
@@ -129,7 +124,7 @@ def node(
         typer.Option(
             "--state",
             metavar="DIR",
-            help="The directory for the node's own files: compiled code and its memory.",
+            help="The directory for the node's own files: its secret, audit log, memory and compiled code.",
         ),
     ] = Path("fedkin-node"),
     port: Annotated[
@@ -141,15 +136,97 @@ def node(
             help="A port for the node's own processes, on this machine only; default: a free one.",
         ),
     ] = None,
+    requests_per_run: Annotated[
+        int | None,
+        typer.Option(
+            "--requests-per-run",
+            min=1,
+            metavar="N",
+            help="The most requests in one run; one for several models counts for each (default: 100,000).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    joins_per_day: Annotated[
+        int | None,
+        typer.Option(
+            "--joins-per-day",
+            min=1,
+            metavar="N",
+            help="The most requests to join a run within 24 hours (default: 500).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    models_at_once: Annotated[
+        int | None,
+        typer.Option(
+            "--models-at-once",
+            min=1,
+            metavar="N",
+            help="The most models that one message may be about (default: 1,000).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    steps_per_request: Annotated[
+        int | None,
+        typer.Option(
+            "--steps-per-request",
+            min=1,
+            metavar="N",
+            help="The most local steps times iterations of one message (default: 10,000,000).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    largest_norm: Annotated[
+        float | None,
+        typer.Option(
+            "--largest-norm",
+            min=0,
+            metavar="X",
+            help="The largest norm of a model (default: 100).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    largest_spread: Annotated[
+        float | None,
+        typer.Option(
+            "--largest-spread",
+            min=1,
+            metavar="X",
+            help="The largest root mean square of a column as the center scales it (default: 10).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    seconds_per_request: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds-per-request",
+            min=0,
+            metavar="S",
+            help="How long an answer may take; the worker is ended if it takes longer (default: 600).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    runs_kept: Annotated[
+        int | None,
+        typer.Option(
+            "--runs-kept",
+            min=1,
+            metavar="N",
+            help="The number of runs whose memory stays on the disk (default: 20).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    audit_megabytes: Annotated[
+        float | None,
+        typer.Option(
+            "--audit-megabytes",
+            min=0,
+            metavar="MB",
+            help="The size of the audit log (default: 20).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
     insecure: InsecureOption = False,
-    task: TaskOption = TaskName.classification,
-    positive: PositiveOption = None,
-    categorical: CategoricalOption = None,
-    drop: DropOption = None,
-    missing: MissingOption = None,
-    columns: ColumnsOption = None,
-    no_header: NoHeaderOption = False,
-    separator: SeparatorOption = ",",
 ) -> None:
     """Take part in a federation with your own table, in the foreground; end it with Ctrl-C.
 
@@ -169,10 +246,7 @@ def node(
         raise InputError(
             "--seed draws the rows that an owner holds out: add --validation-fraction, or leave it out"
         )
-    settings = table_settings(
-        label, task, positive, categorical, drop, missing, columns, no_header, separator
-    )
-    settings |= {
+    settings = table_settings(context) | {
         "name": name,
         "data": str(table.absolute()),
         "minimum-points": minimum_points,
@@ -187,6 +261,15 @@ def node(
         ("validation-fraction", validation_fraction),
         ("test-fraction", test_fraction),
         ("seed", seed or None),
+        ("requests-per-run", requests_per_run),
+        ("joins-per-day", joins_per_day),
+        ("models-at-once", models_at_once),
+        ("steps-per-request", steps_per_request),
+        ("largest-norm", largest_norm),
+        ("largest-spread", largest_spread),
+        ("seconds-per-request", seconds_per_request),
+        ("runs-kept", runs_kept),
+        ("audit-megabytes", audit_megabytes),
     ):
         if value is not None:
             settings[option] = value

@@ -1,8 +1,6 @@
 """`fedkin federation run`: a study on real nodes, or learning from their tables."""
 
 import json as json_module
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +11,7 @@ from fedkin.cli import fit
 from fedkin.cli import map as map_command
 from fedkin.cli.advise import show_advice
 from fedkin.cli.federation.options import DirectoryArgument
+from fedkin.cli.federation.waiting import wait_for_run
 from fedkin.cli.options import (
     METHODS_REPEATED,
     MODEL,
@@ -21,13 +20,13 @@ from fedkin.cli.options import (
     OutOption,
     ResumeOption,
 )
-from fedkin.cli.output import JsonOption, StoppedByUserError, notes, print_note
+from fedkin.cli.output import JsonOption, notes, print_note, print_warning
 from fedkin.cli.progress import StudyDisplay
 from fedkin.cli.study import show_outcome
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.errors import InputError
 from fedkin.events import Event, EventReader, RunStarted, StepDone, Warned, events_beside
-from fedkin.flower import app_directory, processes, trial
+from fedkin.flower import processes, trial
 from fedkin.flower.certificates import require_flower
 from fedkin.flower.internals import control
 from fedkin.flower.jobs.event_log import event_text
@@ -40,7 +39,6 @@ from fedkin.training.collaboration import Collaboration
 from fedkin.training.result import load
 from fedkin.training.table_result import read_rows
 
-POLL_SECONDS = 1.0
 LEARNING = "learning from the nodes' tables …"
 
 
@@ -91,16 +89,17 @@ def run(
     job = load_job(path)
     out = out.absolute()
     with trial.connect(layout) as link:
-        check_ready(layout, federation, link)
+        check_ready(layout, federation, link, out)
         configuration = {"job": str(path), "out": str(out), "resume": resume}
         if isinstance(job, StudyJob):
             Store(out).check(resume=resume)
-            with StudyDisplay(notes) as display:
+            with StudyDisplay(notes, show_warnings=True) as display:
                 follower = StudyFollower(out, len(job.study.runs()), display)
-                failure = wait_for_run(link, configuration, lambda _: follower.poll())
+                failure = wait_for_run(layout, link, configuration, lambda _: follower.poll())
                 outcome = follower.outcome()
             if failure is not None and not outcome.failed:
-                raise InputError(_naming_log(failure, layout))
+                raise InputError(failure)
+            display.repeat_warnings()
             show_outcome(outcome, out, json)
         elif isinstance(job, AdviceJob):
             check_fit_out(out)
@@ -124,9 +123,9 @@ def run(
                     for event in events.new():
                         _show_event(event)
 
-                failure = wait_for_run(link, configuration, show)
+                failure = wait_for_run(layout, link, configuration, show)
             if failure is not None:
-                raise InputError(_naming_log(failure, layout))
+                raise InputError(failure)
             read_and_show_fit(out, json)
 
 
@@ -151,9 +150,9 @@ def follow_owners(link: control.Control, configuration: Job, out: Path, layout: 
             doing = ", ".join(f"{method}: step {step}" for method, step in furthest.items())
             status.update(f"{LEARNING} {doing} ({state.exchanged / 1e6:.1f} MB exchanged)")
 
-        failure = wait_for_run(link, configuration, show)
+        failure = wait_for_run(layout, link, configuration, show)
     if failure is not None:
-        raise InputError(_naming_log(failure, layout))
+        raise InputError(failure)
     return shown
 
 
@@ -164,11 +163,18 @@ def check_fit_out(out: Path) -> None:
     result_directory.check_writable(out, force=False)
 
 
-def check_ready(layout: Layout, federation: FederationFile, link: control.Control) -> None:
-    """Refuse to begin without a SuperLink; print which nodes are missing."""
+def check_ready(
+    layout: Layout, federation: FederationFile, link: control.Control, out: Path
+) -> None:
+    """Refuse to begin without a SuperLink, or while a run writes there; print which nodes are missing."""
     if SUPERLINK not in processes.find(federation.id).values():
         raise InputError(
             f"{layout.directory} is down: start it with fedkin federation up {layout.directory}"
+        )
+    if str(out) in {run.out for run in link.runs_under_way()}:
+        raise InputError(
+            f"a run for {out} is still under way at the center: wait for it, or stop it with fedkin "
+            f"federation stop {layout.directory}"
         )
     states = {node.name: node.status for node in link.nodes()}
     absent = [name for name, status in states.items() if status != "online"]
@@ -179,50 +185,12 @@ def check_ready(layout: Layout, federation: FederationFile, link: control.Contro
         )
 
 
-def wait_for_run(
-    link: control.Control, configuration: Job, show: Callable[[control.RunStatus], None]
-) -> str | None:
-    """Start the program at the center and wait until it ends.
-
-    Args:
-        link: The SuperLink.
-        configuration: The configuration of the run.
-        show: Called regularly while it runs, and once at the end.
-
-    Returns:
-        Why it did not complete, or None.
-    """
-    number = link.start_run(app_directory(), configuration)
-    try:
-        while not (state := link.run_status(number)).ended:
-            show(state)
-            time.sleep(POLL_SECONDS)
-        show(state)
-    except KeyboardInterrupt:
-        link.stop_run(number)
-        raise StoppedByUserError(
-            "the run is stopped at its last checkpoint; continue with the same command and --resume"
-        ) from None
-    except BaseException:
-        link.stop_run(number)
-        print_note("the run is stopped: continue it with --resume")
-        raise
-    if state.outcome == "completed":
-        return None
-    reason = " ".join(state.details.split()).removeprefix("ServerApp failed with exception: ")
-    return reason or f"the study was {state.outcome or 'lost'}"
-
-
 def _show_event(event: Event) -> None:
     """Show how far training is; how it ends is shown with the result."""
     if isinstance(event, RunStarted | StepDone):
         print_note(event_text(event))
     elif isinstance(event, Warned):
-        print_note(f"note: {event_text(event)}")
-
-
-def _naming_log(failure: str, layout: Layout) -> str:
-    return f"{failure} (the whole log: fedkin federation logs {layout.directory})"
+        print_warning(event_text(event))
 
 
 def read_and_show_fit(out: Path, json: bool) -> None:

@@ -43,7 +43,7 @@ def superlink(
     """Run the SuperLink in the foreground, for nodes on other machines; end it with Ctrl-C.
 
     Nodes are admitted by their registered keys. Studies are started, and nodes registered, only on this
-    machine.
+    machine and by the user who runs the SuperLink.
     """
     require_flower()
     layout = Layout(directory)
@@ -61,17 +61,19 @@ def superlink(
         )
     if insecure:
         foreground.warn_insecure()
-        server = Server(address, chosen, layout.database, None)
+        server = Server(address, chosen, layout.database, layout.token, None)
     else:
         _check_expiry(layout)
         server = Server(
             address,
             chosen,
             layout.database,
+            layout.token,
             layout.server_certificate,
             layout.server_key,
             layout.authority,
         )
+    certificates.make_token(layout.token)
     layout.write_running(Running(ports={SUPERLINK: chosen}, insecure=insecure))
     print_note(f"SuperLink at {address}:{chosen}, database {layout.database}")
     foreground.become(

@@ -1,5 +1,6 @@
 """Commands to a SuperLink: which nodes may take part, and what to run.
 
+Every request carries the token of the SuperLink's present start, which its gate asks for (`superlink.py`).
 Flower is imported by the functions that need it: a command that starts must not wait for it.
 """
 
@@ -16,6 +17,8 @@ from fedkin.errors import InputError
 if TYPE_CHECKING:
     from flwr.supercore.control import ControlHttpClient
 
+TOKEN_HEADER = "fedkin-token"
+
 Response = TypeVar("Response")
 
 
@@ -30,10 +33,17 @@ class RegisteredNode:
     public_key: bytes
 
 
+class LostError(InputError):
+    """The SuperLink does not answer, or it was started again and has another token."""
+
+
 @dataclass(frozen=True)
 class RunStatus:
     """The status of a run."""
 
+    number: int
+    out: str
+    """The directory for its results; empty if the run was not started by fedkin."""
     ended: bool
     outcome: str
     """`completed`, `failed` or `stopped`, once it has ended."""
@@ -43,7 +53,7 @@ class RunStatus:
 
 
 class Control:
-    """A connection to a SuperLink's control interface, which only answers its own machine."""
+    """A connection to a SuperLink's control interface, which only answers its own user and machine."""
 
     def __init__(self, client: "ControlHttpClient", address: str) -> None:
         self._client = client
@@ -105,13 +115,15 @@ class Control:
         from flwr.proto.control_pb2 import ListRunsRequest
 
         response = self._ask(lambda: self._client.ListRuns(ListRunsRequest(run_id=run_id)))
-        run = response.run_dict[run_id]
-        return RunStatus(
-            ended=run.status.status == "finished",
-            outcome=run.status.sub_status,
-            details=run.status.details,
-            exchanged=run.bytes_sent + run.bytes_recv,
-        )
+        return _status(response.run_dict[run_id])
+
+    def runs_under_way(self) -> list[RunStatus]:
+        """Return the runs that have not ended, the oldest first."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        response = self._ask(lambda: self._client.ListRuns(ListRunsRequest()))
+        runs = sorted(response.run_dict.values(), key=lambda run: run.pending_at)
+        return [status for run in runs if not (status := _status(run)).ended]
 
     def stop_run(self, run_id: int) -> None:
         """Stop a run."""
@@ -125,14 +137,38 @@ class Control:
         try:
             return question()
         except httpx.HTTPStatusError as error:
-            raise InputError(
+            forbidden = error.response.status_code == httpx.codes.FORBIDDEN
+            raise (LostError if forbidden else InputError)(
                 f"the SuperLink at {self._address} refuses: {_reason(error)}"
             ) from error
         except (httpx.HTTPError, ssl.SSLError, OSError) as error:
-            raise InputError(
+            raise LostError(
                 f"the SuperLink at {self._address} cannot be reached ({error}): is it running? "
                 "Check with fedkin federation status"
             ) from error
+
+
+class _TokenInterceptor:
+    """Adds the token to requests."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        """Add the token to a request, and pass it on."""
+        context.request.headers[TOKEN_HEADER] = self._token
+        return call_next(context)
+
+
+def _status(run: Any) -> RunStatus:
+    return RunStatus(
+        number=run.run_id,
+        out=run.override_config["out"].string if "out" in run.override_config else "",
+        ended=run.status.status == "finished",
+        outcome=run.status.sub_status,
+        details=run.status.details,
+        exchanged=run.bytes_sent + run.bytes_recv,
+    )
 
 
 def _reason(error: Any) -> str:
@@ -146,13 +182,14 @@ def _reason(error: Any) -> str:
 
 
 @contextmanager
-def connect(address: str, authority: Path | None) -> Iterator[Control]:
+def connect(address: str, authority: Path | None, token: Path) -> Iterator[Control]:
     """Connect to the SuperLink of this machine.
 
     Args:
         address: `host:port`.
         authority: The certificate of the authority that must have signed the SuperLink's. None for a
             SuperLink that was started as insecure: the connection is then not encrypted.
+        token: The file with the token of the SuperLink's present start.
     """
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -161,11 +198,21 @@ def connect(address: str, authority: Path | None) -> Iterator[Control]:
         certificate = None if authority is None else authority.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {authority}: {error.strerror}") from error
+    try:
+        secret = token.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"cannot read the SuperLink's token {token}: give commands as the user that started it, while it "
+            "is running"
+        ) from error
     client = ControlHttpClient.from_server_address(
         address,
         insecure=authority is None,
         root_certificates=certificate,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="fedkin")],
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="fedkin"),
+            _TokenInterceptor(secret),
+        ],
     )
     try:
         yield Control(client, address)

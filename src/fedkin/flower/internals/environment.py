@@ -10,6 +10,5 @@ QUIET_VARIABLES = {
 }
 """Turn Flower's telemetry and downloads off."""
 
-POLL_VARIABLES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
-"""Seconds between two times that a SuperExec asks for work. Flower's default of one second would be
-paid twice by every message."""
+CLOSED_VARIABLES = {"FLWR_INTERNAL_GRPC_CONTROL_API": "0", "FLWR_INTERNAL_GRPC_FLEET_API": "0"}
+"""Keep Flower's older interfaces closed, at ports of their own and without a gate."""

@@ -1,8 +1,9 @@
 """Flower's SuperNode with fedkin's own worker: a program with the options of `flower-supernode`.
 
-It differs from `flower-supernode` in two ways. The work is done by `worker.py`, which runs fedkin's own
-code and nothing that the SuperLink sends along. The worker is started here, started again if it ends,
-and known by a secret that is new at each start. And where Flower's SuperNode sleeps for three seconds
+It differs from `flower-supernode` in three ways. It says why it cannot talk to the SuperLink, where
+`flower-supernode` tries again for ever without a reason. The work is done by `worker.py`, which runs
+fedkin's own code and nothing that the SuperLink sends along; the worker is started here, started again if it
+ends, and known by a secret that is new at each start. And where Flower's SuperNode sleeps for three seconds
 when there is no message, which would slow down every synchronization, this one asks again soon, and
 less often when nothing has arrived for a while.
 
@@ -13,12 +14,14 @@ import argparse
 import logging
 import os
 import secrets
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -31,6 +34,11 @@ IDLE_AFTER_SECONDS = 120.0
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a worker that has ended is started again; the pause doubles each time."""
 
+ANSWER_SECONDS = 10.0
+"""How long a SuperLink may take to say that it is there."""
+LONGEST_WAIT = 3.0
+"""Seconds between two times that a SuperLink is asked that is not there yet."""
+
 SECRET_BYTES = 32
 
 REFUSED = (
@@ -42,6 +50,89 @@ REFUSED = (
 logger = logging.getLogger("fedkin.node")
 
 Received = TypeVar("Received")
+
+
+def wait_for_superlink(
+    address: str,
+    authority: Path | None,
+    log: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """Wait until the SuperLink answers; return why it never will answer this node, or None."""
+    pause, last = 0.1, ""
+    while True:
+        problem = find_problem(address, authority)
+        if problem is None or problem.lasting:
+            return None if problem is None else problem.text
+        if problem.text != last:
+            log(f"{problem.text}: trying again until it answers")
+            last = problem.text
+        sleep(pause)
+        pause = min(2 * pause, LONGEST_WAIT)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a SuperLink does not answer."""
+
+    text: str
+    lasting: bool
+    """Whether it stays so until the owner of the node or of the SuperLink changes something."""
+
+
+def find_problem(address: str, authority: Path | None) -> Problem | None:
+    """Ask a SuperLink whether it is there; return what is wrong, or None.
+
+    Args:
+        address: `HOST:PORT`.
+        authority: The certificate of the authority that must have signed the SuperLink's; None for a node
+            without TLS.
+    """
+    import httpx
+
+    secure = authority is not None
+    try:
+        _ask_health(address, secure, False if authority is None else _trusting(authority))
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+    else:
+        return None
+    if "CERTIFICATE_VERIFY_FAILED" in reason:
+        return Problem(
+            f"the certificate of the SuperLink at {address} is not accepted ({reason}): is ca.pem that of "
+            "its owner, and is this a name or address that the certificate is for (fedkin federation renew "
+            "--host)?",
+            lasting=True,
+        )
+    try:
+        _ask_health(address, not secure, check=False)
+    except httpx.HTTPError:
+        return Problem(f"the SuperLink at {address} does not answer ({reason})", lasting=False)
+    if secure:
+        return Problem(
+            f"the SuperLink at {address} was started with --insecure, and this node talks with TLS only: ask "
+            "its owner to start it without --insecure",
+            lasting=True,
+        )
+    return Problem(
+        f"the SuperLink at {address} talks with TLS only, and this node was started with --insecure: leave "
+        "it out, and give --ca and --key",
+        lasting=True,
+    )
+
+
+def _trusting(authority: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(authority)
+    return context
+
+
+def _ask_health(address: str, secure: bool, check: ssl.SSLContext | bool) -> None:
+    import httpx
+
+    scheme = "https" if secure else "http"
+    with httpx.Client(verify=check, timeout=ANSWER_SECONDS) as client:
+        client.get(f"{scheme}://{address}/health")
 
 
 def until_received(
@@ -86,7 +177,7 @@ def keep_running(command: list[str]) -> NoReturn:
 def start_worker(port: str, secret_file: Path) -> None:
     """Keep a worker running for the SuperNode of this process."""
     write_secret(secret_file)
-    command = [sys.executable, "-m", "fedkin.flower.worker"]
+    command = [sys.executable, "-P", "-m", "fedkin.flower.worker"]
     command += ["--runtime-api-address", f"127.0.0.1:{port}"]
     command += ["--secret-file", str(secret_file)]
     command += ["--parent-pid", str(os.getpid())]
@@ -122,7 +213,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--port", required=True)
     parser.add_argument("--superexec-auth-secret-file", type=Path, required=True)
+    parser.add_argument("--superlink", required=True)
+    parser.add_argument("--root-certificates", type=Path)
     own, _ = parser.parse_known_args()
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    problem = wait_for_superlink(own.superlink, own.root_certificates, logger.warning)
+    if problem is not None:
+        sys.exit(f"error: {problem}")
+    os.umask(0o077)  # the node's memory of runs is its owner's alone
     start_worker(own.port, own.superexec_auth_secret_file)
     was_connected = ask_until_received()
     try:

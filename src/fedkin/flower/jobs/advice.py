@@ -129,9 +129,7 @@ class AdviceJob:
     ) -> tuple[list[ConnectedNode], Summaries]:
         """Find the nodes, and what they say about their tables: now, or when the job began."""
         if resume:
-            summaries = {
-                name: TableSummary.model_validate(each) for name, each in kept.read_nodes().items()
-            }
+            summaries = kept.read_nodes(dict[str, TableSummary])
             return known_nodes(messenger, self.federation, summaries), summaries
         nodes = all_nodes(messenger, self.federation)
         summaries = {node.name: summary_of(node) for node in nodes}

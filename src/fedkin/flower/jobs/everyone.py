@@ -134,10 +134,7 @@ class EveryoneJob:
     ) -> tuple[list[ConnectedNode], Described]:
         """Find the nodes, and what they say about their rows: now, or when the job began."""
         if resume:
-            described = {
-                name: {part: TableSummary.model_validate(each) for part, each in parts.items()}
-                for name, parts in kept.read_nodes().items()
-            }
+            described = kept.read_nodes(dict[str, dict[str, TableSummary]])
             trained_on = {name: parts[TRAINED_ON] for name, parts in described.items()}
             return known_nodes(messenger, self.federation, trained_on), described
         nodes = all_nodes(messenger, self.federation)

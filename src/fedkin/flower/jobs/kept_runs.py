@@ -4,13 +4,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from fedkin.errors import InputError
 from fedkin.files import write_atomically
 from fedkin.training.map_directory import owner_directories
 
 NODES = "nodes.json"
+
+Described = TypeVar("Described")
 
 
 @dataclass(frozen=True)
@@ -42,10 +46,10 @@ class KeptRuns:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / NODES, json.dumps(nodes).encode())
 
-    def read_nodes(self) -> dict[str, dict[str, Any]]:
-        """Return what `begin` was given."""
+    def read_nodes(self, kind: type[Described]) -> Described:
+        """Return what `begin` was given, in the types that it must have."""
         try:
-            return json.loads((self.directory / NODES).read_text(encoding="utf-8"))
+            return TypeAdapter(kind).validate_json((self.directory / NODES).read_bytes())
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{self.directory / NODES} cannot be read: delete {self.directory} to start again"

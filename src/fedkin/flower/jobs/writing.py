@@ -1,5 +1,6 @@
 """The file of a job: what a user asked for, and what the federation knows about its data."""
 
+import re
 import tomllib
 import uuid
 from pathlib import Path
@@ -27,7 +28,7 @@ def write_job(layout: Layout, federation: FederationFile, study: Path | None, op
     else:
         content = _for_images(layout, federation, content)
     # Every run has its own file: the program at the center may read it after another run was started.
-    stem = study.stem if study is not None else "options"
+    stem = "options" if study is None else re.sub(r"[^A-Za-z0-9._-]+", "-", study.stem)
     path = layout.directory / "jobs" / f"{stem}-{uuid.uuid4().hex[:8]}.toml"
     make_private_directory(path.parent)
     path.write_text(tomli_w.dumps(content), encoding="utf-8")

@@ -8,6 +8,7 @@ import numpy as np
 from fedkin.federation.center import Center
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.sketch import Sketch
+from fedkin.methods.weights import Roster
 from fedkin.numerics.line_search import LineSearch
 from fedkin.numerics.simplex_steps import Secants
 from fedkin.types import Array, Vector
@@ -69,6 +70,10 @@ class NewtonState(NamedTuple):
     """Weights to start from again, as rows."""
     started: int
     """The iteration of the last start."""
+    mismatches: int
+    """The exchanges in which the slopes were not those of the gradients."""
+    roster: Roster
+    """Who takes part, and the weights of those who are away."""
 
 
 class Evidence(NamedTuple):
@@ -93,6 +98,8 @@ class Evidence(NamedTuple):
     """Whether every node that takes part has reported its slope."""
     prior_loss: float = 0.0
     """What the weights' distance from the prior adds to the loss."""
+    mismatch: str | None = None
+    """That the slopes are not those of the gradients, in a sentence."""
 
     @property
     def loss(self) -> float:

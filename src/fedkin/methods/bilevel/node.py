@@ -197,6 +197,7 @@ ADJOINT_SVRG_ROUND = Task(
     numbers=svrg.SVRG_NUMBERS,
     options=svrg.SVRG_OPTIONS,
     vector_replies=("point",),
+    reveals="Products of the Hessian over all rows, or over mini-batches, with the center's vectors.",
 )
 HESSIAN_PRODUCT = Task(
     "hessian_product",
@@ -204,6 +205,7 @@ HESSIAN_PRODUCT = Task(
     slots=(LINEARIZATION,),
     vectors=("vector",),
     vector_replies=("product",),
+    reveals="Weighted sums of products of columns over all rows; at the model zero, their covariances.",
 )
 CLASS_PRODUCT = Task(
     "class_product",
@@ -211,6 +213,7 @@ CLASS_PRODUCT = Task(
     slots=(LINEARIZATION,),
     vectors=("vector",),
     vector_replies=("product",),
+    reveals="The same as `hessian_product`, for each class by itself.",
 )
 GRADIENT = Task(
     "gradient",
@@ -218,6 +221,7 @@ GRADIENT = Task(
     slots=(LINEARIZATION,),
     vector_replies=("gradient",),
     number_replies=("loss",),
+    reveals="The sum of the gradients of all rows; at the model zero, the mean of each column by class.",
 )
 DECREMENT = Task(
     "decrement",
@@ -226,6 +230,14 @@ DECREMENT = Task(
     numbers={"damping": (0.0, MOST_DAMPING)},
     options={"iterations": STEPS, "batches": STEPS},
     number_replies=("decrement",),
+    reveals="One number about gradient and curvature at a model.",
 )
-SLOPE = Task("slope", slope, slots=(LINEARIZATION,), vectors=("vector",), number_replies=("slope",))
+SLOPE = Task(
+    "slope",
+    slope,
+    slots=(LINEARIZATION,),
+    vectors=("vector",),
+    number_replies=("slope",),
+    reveals="One component of the gradient over all rows: asked often enough, the gradient.",
+)
 CONSTANTS = Task("constants", constants, number_replies=NodeSummary._fields, remote=False)

@@ -16,5 +16,9 @@ def midpoint_gradient(
 
 
 MIDPOINT_GRADIENT = Task(
-    "midpoint_gradient", midpoint_gradient, vectors=("point",), vector_replies=("gradient",)
+    "midpoint_gradient",
+    midpoint_gradient,
+    vectors=("point",),
+    vector_replies=("gradient",),
+    reveals="The same as `gradient`.",
 )

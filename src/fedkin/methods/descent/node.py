@@ -38,4 +38,5 @@ DESCENT_ROUND = Task(
     options={"steps": STEPS},
     vector_replies=("point",),
     number_replies=("loss",),
+    reveals="The gradient over a mini-batch (one step), or where training leads from the model sent.",
 )

@@ -149,6 +149,7 @@ DITTO_SHARED_ROUND = Task(
     options={"steps": STEPS},
     vector_replies=("point",),
     number_replies=("loss",),
+    reveals="The same as `descent_round`.",
 )
 DITTO_PERSONAL_ROUND = Task(
     "ditto_personal_round",

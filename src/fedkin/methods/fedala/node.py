@@ -85,4 +85,5 @@ FEDALA_ROUND = Task(
     options={"steps": STEPS, "mixing_steps": STEPS},
     vector_replies=("point",),
     number_replies=("loss", "mixing"),
+    reveals="The same as `descent_round`.",
 )

@@ -15,4 +15,10 @@ def cluster_loss(
     return state, {"loss": loss, "evaluations": data.points}
 
 
-CLUSTER_LOSS = Task("cluster_loss", cluster_loss, vectors=("point",), number_replies=("loss",))
+CLUSTER_LOSS = Task(
+    "cluster_loss",
+    cluster_loss,
+    vectors=("point",),
+    number_replies=("loss",),
+    reveals="How well a model does on all rows.",
+)

@@ -131,4 +131,5 @@ TRAIN_ALONE = Question(
     vector_replies=("point",),
     number_replies=("loss", "rounds", "points", "settled"),
     remote=False,
+    reveals="The model that the node's own training leads to, from the model that was sent.",
 )

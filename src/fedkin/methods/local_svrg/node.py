@@ -304,4 +304,5 @@ INNER_SVRG_ROUND = Task(
     options=SVRG_OPTIONS,
     vector_replies=("point",),
     number_replies=("loss",),
+    reveals="The gradient over all rows at the model sent (one step), or where training leads from it.",
 )

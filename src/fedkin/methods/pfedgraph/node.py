@@ -19,4 +19,9 @@ def node_size(
     }
 
 
-NODE_SIZE = Task("node_size", node_size, number_replies=("points",))
+NODE_SIZE = Task(
+    "node_size",
+    node_size,
+    number_replies=("points",),
+    reveals="The number of rows.",
+)

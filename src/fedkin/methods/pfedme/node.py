@@ -192,5 +192,10 @@ _FORM: dict[str, Any] = {
     "number_replies": ("loss", "iterations"),
 }
 
-PFEDME_ROUND = Task("pfedme_round", pfedme_round, **_FORM)
+PFEDME_ROUND = Task(
+    "pfedme_round",
+    pfedme_round,
+    **_FORM,
+    reveals="The same as `descent_round`.",
+)
 PFEDME_PERSONAL_ROUND = Task("pfedme_personal_round", pfedme_personal_round, **_FORM, remote=False)

@@ -20,5 +20,9 @@ def gradient_cosine(
 
 
 GRADIENT_COSINE = Task(
-    "gradient_cosine", gradient_cosine, vectors=("point", "vector"), number_replies=("cosine",)
+    "gradient_cosine",
+    gradient_cosine,
+    vectors=("point", "vector"),
+    number_replies=("cosine",),
+    reveals="The direction of the gradient over all rows, one number at a time.",
 )
