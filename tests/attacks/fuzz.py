@@ -58,7 +58,7 @@ class Outcome:
 def random_preprocessing(honest: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """Return a preprocessing that differs from the honest one in some places."""
     changed = copy.deepcopy(honest)
-    for _ in range(draw.choice([0, 0, 0, 1, 1, 2, 3])):
+    for _ in range(draw.choice([0, 0, 1, 1, 2, 3])):
         columns, label = changed["columns"], changed["label"]
         place = draw.randrange(len(columns)) if columns else 0
         numeric = {"mean": draw.choice(ODD_NUMBERS), "standard_deviation": draw.choice(ODD_NUMBERS)}
@@ -137,7 +137,7 @@ def random_exchange(task: Task, size: int, draw: random.Random) -> tuple[dict, d
 
 def _with_odd_values(values: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """Replace, remove or add some values."""
-    for _ in range(draw.choice([0, 0, 0, 0, 0, 1, 2])):
+    for _ in range(draw.choice([0, 0, 0, 1, 1, 2])):
         name = draw.choice(list(values))
         match draw.randrange(4):
             case 0 | 1:

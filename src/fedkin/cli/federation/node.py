@@ -152,7 +152,7 @@ def node(
             "--joins-per-day",
             min=1,
             metavar="N",
-            help="The most requests to join a run within 24 hours (default: 500).",
+            help="The most requests to join a run within 24 hours (default: 2,000).",
             rich_help_panel=LIMITS_PANEL,
         ),
     ] = None,
