@@ -119,7 +119,7 @@ def test_a_program_at_the_center_that_is_killed_is_noticed_at_once(federation, t
     assert "was killed by SIGKILL" in error
     assert GO_ON in error
     assert "fedkin federation logs" in error
-    assert seconds < 30
+    assert seconds < 60
     with running(federation, out, "--resume") as process:
         wait_until(lambda: process.poll() is not None or resumed(out), PATIENCE, "the resumed run")
         process.send_signal(signal.SIGTERM)
@@ -151,7 +151,7 @@ def test_who_waits_for_a_run_that_another_command_stops_is_told(federation, tmp_
     with running(federation, tmp_path / "out") as process:
         fedkin("stop", federation.directory, "--json")
         status, error, seconds = end_of(process)
-    assert (status, seconds < 30) == (2, True)
+    assert (status, seconds < 60) == (2, True)
     assert f"the run was stopped; {GO_ON}" in error
 
 
@@ -162,7 +162,7 @@ def test_a_superlink_that_is_killed_is_noticed_at_once(federation, tmp_path):
         main = min(number for number, role in roles.items() if role == SUPERLINK)
         os.kill(main, signal.SIGKILL)
         status, error, seconds = end_of(process)
-    assert (status, seconds < 30) == (2, True)
+    assert (status, seconds < 60) == (2, True)
     assert "cannot be reached" in error
     assert "start it again, and then continue with the same command and --resume" in error
     wait_until(lambda: not programs(federation), 30, "the end of the program at the center")

@@ -131,7 +131,7 @@ def strangers(running, tmp_path_factory):
         )
     }
     try:
-        told = {name: process.communicate(timeout=60)[0] for name, process in started.items()}
+        told = {name: process.communicate(timeout=180)[0] for name, process in started.items()}
     finally:
         for process in started.values():
             process.kill()
