@@ -291,10 +291,13 @@ class Problem:
         """Let the owner's rows judge the nodes of a run that has ended; exclude one that harms."""
         if np.count_nonzero(federation.present) <= FEWEST_NODES:
             return False
+        there = federation.present.copy()
         theta = start = self.objective.start(initial_model_key(self.seed))
+        learned = False  # whether the last model is better than the first
         if state.last_theta is not None:
             before, now = self.center.losses([start, state.last_theta])
-            theta = state.last_theta if now <= before else start
+            learned = now <= before
+            theta = state.last_theta if learned else start
         weights = state.history[-1].node_weights if state.history else None
         if weights is None:
             weights = np.asarray(equal_weights(federation.present))
@@ -310,6 +313,8 @@ class Problem:
                 federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
         except FedkinError as error:
             notes = (f"at the end, nodes could not be left out one by one: {error}",)
+        if not learned and (there & ~federation.present).any():
+            return True  # whoever has just been dropped may be why nothing was learned
         if harmful is None and state.history and (notes := federation.end_step() + notes):
             last = state.history[-1]
             state.history[-1] = replace(last, warnings=last.warnings + notes)
