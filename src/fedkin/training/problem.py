@@ -18,6 +18,7 @@ from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
+from fedkin.methods.bilevel.mismatch import STOPPED_BY_MISMATCH
 from fedkin.methods.weights import Cap, equal_weights
 from fedkin.models import named
 from fedkin.models.base import Model, as_model, is_torch_module, torch_model
@@ -302,6 +303,8 @@ class Problem:
         if weights is None:
             weights = np.asarray(equal_weights(federation.present))
         claims = claims_of(federation.slopes, weights)
+        if state.stopped == STOPPED_BY_MISMATCH:  # somebody lies for certain, whoever it is
+            claims = np.ones_like(claims)
         harmful, notes = None, ()
         try:
             found = judge(
