@@ -328,4 +328,4 @@ def _for_each_item(
         lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), arguments
     )
     found = jax.vmap(of_team, in_axes=axes)(own, *split)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf) * team, *leaf.shape[2:]), found)
