@@ -127,6 +127,8 @@ def _outputs(kernel: Array, columns: Array) -> Array:
 
 _columns = bilinear("columns", _outputs, side_by_side)
 _columns_gradient = bilinear("columns_gradient", _contracted(1, 0), side_by_side)
+
+
 def _sums_of_products(columns: Array, outputs: Array) -> Array:
     """Return (…, input, output): products of rows, which are long."""
     if columns.shape[-2] * outputs.shape[-2] > FEW_SUMS:
