@@ -202,21 +202,27 @@ def everyone(
     found = time_everyone(federation, synchronizations, on_run=notes.print)
     if json:
         print_json(
-            asdict(found) | {"ratio": found.ratio, "first_ratio": found.first_ratio},
+            asdict(found)
+            | {
+                "ratio": found.ratio,
+                "processor_ratio": found.processor_ratio,
+                "first_ratio": found.first_ratio,
+            },
             schema="bench-everyone/1",
         )
         return
     for name, timing in found.single.items():
         results.print(
-            f"{name} alone: {timing.seconds:.2f} s, {timing.synchronizations} synchronizations; the first "
-            f"time {timing.first_seconds:.1f} s"
+            f"{name} alone: {timing.seconds:.2f} s ({timing.processor_seconds:.2f} s of the processor), "
+            f"{timing.synchronizations} synchronizations; the first time {timing.first_seconds:.1f} s"
         )
     together = found.everyone
     results.print(
-        f"all {found.nodes}: {together.seconds:.2f} s, {together.synchronizations} synchronizations, where "
-        f"the slowest owner alone needs {found.slowest}; the first time {together.first_seconds:.1f} s. "
-        f"{found.ratio:.1f} times the time of one, with compilation {found.first_ratio:.1f}. Every owner "
-        f"gives at least {100 * found.within:.1f}% of its weight to its group. "
+        f"all {found.nodes}: {together.seconds:.2f} s ({together.processor_seconds:.2f} s of the processor), "
+        f"{together.synchronizations} synchronizations, where the slowest owner alone needs {found.slowest}; "
+        f"the first time {together.first_seconds:.1f} s. {found.ratio:.1f} times the time of one "
+        f"({found.processor_ratio:.1f} times its processor time), with compilation {found.first_ratio:.1f}. "
+        f"Every owner gives at least {100 * found.within:.1f}% of its weight to its group. "
         f"{found.megabytes:,.0f} MB at most."
     )
 

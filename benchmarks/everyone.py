@@ -33,6 +33,8 @@ class Timing:
     """With compilation: of the first single owner, and of all."""
     seconds: float
     """Of the second time."""
+    processor_seconds: float
+    """Of all cores together, the second time: what counts where other work runs on the machine."""
     synchronizations: int
 
 
@@ -54,6 +56,12 @@ class EveryoneTimes:
     def ratio(self) -> float:
         """The time of all, in times of one (the mean of the single runs)."""
         return self.everyone.seconds / float(np.mean([t.seconds for t in self.single.values()]))
+
+    @property
+    def processor_ratio(self) -> float:
+        """The same of the processor's time."""
+        alone = np.mean([timing.processor_seconds for timing in self.single.values()])
+        return self.everyone.processor_seconds / float(alone)
 
     @property
     def first_ratio(self) -> float:
@@ -81,19 +89,20 @@ def time_everyone(
     firsts = firsts if federation != "crowd" else firsts[:1]
 
     def run(owners: Sequence[str]) -> tuple[Timing, dict[str, TrainedRun]]:
-        first, _, _ = run_once(owners)
-        seconds, cost, runs = run_once(owners)
-        return Timing(first, seconds, cost), runs
+        first, *_ = run_once(owners)
+        seconds, processor_seconds, cost, runs = run_once(owners)
+        return Timing(first, seconds, processor_seconds, cost), runs
 
-    def run_once(owners: Sequence[str]) -> tuple[float, int, dict[str, TrainedRun]]:
+    def run_once(owners: Sequence[str]) -> tuple[float, float, int, dict[str, TrainedRun]]:
         on_run(f"{federation}: {'all' if len(owners) > 1 else owners[0]} …")
         problem = _problem(nodes, owners, MODELS[federation])
         budget = Budget(synchronizations=synchronizations)
-        begin = time.perf_counter()
+        begin, processor_begin = time.perf_counter(), time.process_time()
         joint = problem.train(make_method("bilevel", {}), budget=budget, keep="best")
         seconds = time.perf_counter() - begin
+        processor_seconds = time.process_time() - processor_begin
         finished = {n: r for n, r in joint.runs.items() if isinstance(r, TrainedRun)}
-        return seconds, joint.cost.synchronizations, finished
+        return seconds, processor_seconds, joint.cost.synchronizations, finished
 
     single = {name: run([name])[0] for name in firsts}
     everyone, runs = run(list(groups))

@@ -12,7 +12,6 @@ import numpy as np
 from scipy.optimize import minimize
 
 KINDS = ("like", "shifted", "relabeled", "noise")
-CLASSES = 2
 L2 = 1e-3
 NEWTON_STEPS = 100
 
@@ -28,6 +27,7 @@ class RandomFederation:
     nodes: tuple[Rows, ...]
     own: Rows
     kinds: tuple[str, ...]
+    classes: int = 2
 
     @property
     def cap(self) -> float:
@@ -69,28 +69,33 @@ class RandomFederation:
                 corner = rng.permutation(count)[: int(np.ceil(1 / self.cap))]
                 first = 0.2 * first
                 first[corner] += 0.8 / len(corner)
-            result = minimize(
-                lambda weights: self.outer(np.clip(weights, 0, None)),
-                first,
-                jac=True,
-                bounds=[(0, self.cap)] * count,
-                constraints={
-                    "type": "eq",
-                    "fun": lambda weights: weights.sum() - 1,
-                    "jac": lambda weights: np.ones(count),
-                },
-                method="SLSQP",
-                options={"ftol": 1e-13, "maxiter": 300},
-            )
-            # What SciPy returns may leave the simplex by rounding.
-            weights = np.clip(result.x, 0, self.cap)
-            found.append(self.outer(weights / weights.sum())[0])
+            found.append(self.outer(self.descend(first))[0])
         return min(found)
+
+    def descend(self, first: np.ndarray, precision: float = 1e-13) -> np.ndarray:
+        """Return the weights of the minimum that SciPy finds from some weights."""
+        count = len(first)
+        result = minimize(
+            lambda weights: self.outer(np.clip(weights, 0, None)),
+            first,
+            jac=True,
+            bounds=[(0, self.cap)] * count,
+            constraints={
+                "type": "eq",
+                "fun": lambda weights: weights.sum() - 1,
+                "jac": lambda weights: np.ones(count),
+            },
+            method="SLSQP",
+            options={"ftol": precision, "maxiter": 300},
+        )
+        # What SciPy returns may leave the simplex by rounding.
+        weights = np.clip(result.x, 0, self.cap)
+        return weights / weights.sum()
 
     @property
     def _size(self) -> int:
         features = self.own[0].shape[1] + 1
-        return features * CLASSES if self.model == "logistic" else features
+        return features * self.classes if self.model == "logistic" else features
 
     def _weighted(
         self, weights: np.ndarray, point: np.ndarray
@@ -113,14 +118,14 @@ class RandomFederation:
             loss = 0.5 * float(np.mean(residual**2)) + penalty
             gradient = inputs.T @ residual / count + L2 * point
             return loss, gradient, inputs.T @ inputs / count + L2 * identity
-        scores = inputs @ point.reshape(-1, CLASSES)
+        scores = inputs @ point.reshape(-1, self.classes)
         scores = scores - scores.max(axis=1, keepdims=True)
         logsums = np.log(np.exp(scores).sum(axis=1))
         chances = np.exp(scores - logsums[:, None])
-        targets = np.eye(CLASSES)[labels]
+        targets = np.eye(self.classes)[labels]
         loss = float(np.mean(logsums - (scores * targets).sum(axis=1))) + penalty
         gradient = (inputs.T @ (chances - targets) / count).ravel() + L2 * point
-        spread = np.einsum("ic,cd->icd", chances, np.eye(CLASSES)) - np.einsum(
+        spread = np.einsum("ic,cd->icd", chances, np.eye(self.classes)) - np.einsum(
             "ic,id->icd", chances, chances
         )
         hessian = np.einsum("ip,iq,icd->pcqd", inputs, inputs, spread, optimize=True) / count

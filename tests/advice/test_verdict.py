@@ -9,7 +9,7 @@ import pytest
 
 from fedkin.advice.candidates import ALL_ROWS, Federated, Splits, fold_name
 from fedkin.advice.conclusion import weight_table
-from fedkin.advice.verdict import Gain, cross_fit, gain, mix, weight_intervals
+from fedkin.advice.verdict import MIXTURE_STRENGTH, Gain, cross_fit, gain, mix, weight_intervals
 from fedkin.federation.base import Cost
 from fedkin.training.alone import OwnRows, add_ones, losses
 
@@ -25,9 +25,10 @@ def test_the_gain_is_the_mean_difference_and_its_interval_is_wider_than_the_test
 
 @pytest.mark.parametrize(
     ("value", "positive", "negative"),
-    [(0.165, True, False), (0.164, False, False), (-0.249, False, False), (-0.251, False, True)],
+    [(0.165, True, False), (0.164, False, False), (-0.437, False, False), (-0.438, False, True)],
 )
 def test_giving_up_the_others_needs_more_standard_errors_than_joining(value, positive, negative):
+    """1.645 for joining, and 2.5 of those that are wider by 1.75."""
     found = Gain(value, 0.1)
     assert (found.is_positive, found.is_negative) == (positive, negative)
 
@@ -44,7 +45,7 @@ def test_the_mixture_is_the_best_on_a_fine_grid():
     def value(m):
         mixed = np.einsum("rijk,j->rik", outputs, m)
         held = np.mean([losses(each, rows.labels, "classification").mean() for each in mixed])
-        return held + 1.5 / 30 * np.sum((m - prior) ** 2 / prior)
+        return held + 0.5 * MIXTURE_STRENGTH / 30 * np.sum((m - prior) ** 2 / prior)
 
     grid = [
         np.array([a, b, 40 - a - b]) / 40

@@ -58,7 +58,7 @@ class Outcome:
 def random_preprocessing(honest: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """Return a preprocessing that differs from the honest one in some places."""
     changed = copy.deepcopy(honest)
-    for _ in range(draw.choice([0, 0, 0, 1, 1, 2, 3])):
+    for _ in range(draw.choice([0, 0, 1, 1, 2, 3])):
         columns, label = changed["columns"], changed["label"]
         place = draw.randrange(len(columns)) if columns else 0
         numeric = {"mean": draw.choice(ODD_NUMBERS), "standard_deviation": draw.choice(ODD_NUMBERS)}
@@ -100,7 +100,7 @@ def random_join(honest: dict[str, Any], draw: random.Random) -> dict[str, Any]:
         "attempt": "1",
         "number": draw.choice([0, 1, 999_999]),
         "seed": draw.choice([0, 7, 2**31 - 1]),
-        "batch-size": draw.choice([1, 5, 7, 10, 20, 50, 60, 1_000_000]),
+        "batch-size": draw.choice([1, 5, 50, 50, 1_000_000]),
         "model": draw.choice(
             ["logistic"] * 5 + ["ridge", "mlp", "mlp", "cnn", "resnet", "no:model"]
         ),
@@ -114,11 +114,11 @@ def random_join(honest: dict[str, Any], draw: random.Random) -> dict[str, Any]:
 
 def random_exchange(task: Task, size: int, draw: random.Random) -> tuple[dict, dict]:
     """Return a request for a task, with some odd values and vectors."""
-    models = draw.choice([None, None, (0,), (0, 2), tuple(range(40))])
+    models = draw.choice([None, None, (0, 2)])
     values, vectors = exchange(task, size, begin=draw.random() < 0.8, models=models)
     for name in list(values):
         if ".option." in name and isinstance(values[name], int):
-            values[name] = draw.choice([1, 2, 20, 10_000])
+            values[name] = draw.choice([1, 1, 1, 20, 10_000])
         if ".number." in name:
             values[name] = draw.choice([values[name], 0.0, 1e3, 1e6])
         if name.endswith(".form"):
@@ -137,7 +137,7 @@ def random_exchange(task: Task, size: int, draw: random.Random) -> tuple[dict, d
 
 def _with_odd_values(values: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """Replace, remove or add some values."""
-    for _ in range(draw.choice([0, 0, 0, 0, 0, 1, 2])):
+    for _ in range(draw.choice([0, 0, 0, 1, 1, 2])):
         name = draw.choice(list(values))
         match draw.randrange(4):
             case 0 | 1:
@@ -179,7 +179,7 @@ def fuzz(requests: int, seed: int, settings: dict[str, Any]) -> Outcome:
         center = Center(settings)
         honest = agreed(center.describe())
         center.join(honest)
-        size = center.size
+        size = usual = center.size
         for _ in range(requests):
             kind = draw.choice([JOIN, EXCHANGE, EXCHANGE, EXCHANGE])
             if kind == JOIN:
@@ -192,6 +192,9 @@ def fuzz(requests: int, seed: int, settings: dict[str, Any]) -> Outcome:
                 outcome.answered[kind] += 1
                 if kind == JOIN:
                     size = int(str(answered.values["size"]))
+                    if size != usual and draw.random() < 0.8:
+                        center.join(honest, attempt="1")  # code is compiled for one size only
+                        size = usual
             except RefusedByNodeError as refused:
                 outcome.refused[Refusal(refused.code).name] += 1
                 if refused.code == Refusal.DATA:
@@ -213,7 +216,7 @@ def fuzzed_settings(directory: Path) -> dict[str, Any]:
         "state": str(directory / "state"),
         "joins-per-day": 100_000,
         "requests-per-run": 10_000_000,
-        "steps-per-request": 200_000,
+        "steps-per-request": 2_000,
     }
 
 

@@ -33,3 +33,13 @@ def test_where_the_center_may_decide_what_is_drawn_the_same_attack_finds_every_r
     found, known = found_by("rows_by_seeds", tmp_path, reproducible=True)
     assert known == {"rows": 60, "labels": 60, "values": 0, "extremes": 0}
     assert found.requests < 150
+
+
+def test_chosen_models_still_tell_a_few_rows_apart(tmp_path):
+    """Not covered, but bounded by the norm of models: rows that are far from all others are found."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    bounded, _ = found_by("rows_by_chosen_models", tmp_path / "one")
+    free, _ = found_by("rows_by_chosen_models", tmp_path / "two", **{"largest-norm": 1e5})
+    assert bounded.rows <= 6
+    assert free.rows >= 50

@@ -60,14 +60,15 @@ def test_texts_that_identify_rows_do_not_leave_a_node(refused, command, write, r
     assert "columns used: age, sex (f m)" in answer.out
 
 
-def test_dates_do_not_leave_a_node(refused, write):
+@pytest.mark.parametrize("day", ["2024-03-01", "01.03.2024", "01-Mar-2024", "March 1, 2024"])
+def test_dates_do_not_leave_a_node(refused, write, day):
     dated = {
-        name: lambda each: each.assign(seen=["2024-03-01", "2024-03-02"] * (len(each) // 2))
+        name: lambda each: each.assign(seen=[day, day.replace("4", "5")] * (len(each) // 2))
         for name in ("a", "b", "c", "own")
     }
     write(**dated)
     message = refused(*options())
-    assert "column 'seen' holds dates, such as '2024-03-01'" in message
+    assert f"column 'seen' holds dates, such as '{day}'" in message
     assert "--drop seen" in message
 
 
@@ -86,6 +87,9 @@ def test_a_column_without_a_value_at_a_node_is_reported(command, write):
     assert "node 'b' has no value in 'age'" in answer.err
     assert "--drop age" in answer.err
     assert json.loads(answer.out)["columns"] == ["age", "sex"]
+    write(own=lambda each: each.assign(age=np.nan))
+    answer = command(*options("--force"))
+    assert "note: the validation table has no value in 'age'" in answer.err
 
 
 MAP = [part for name in ("a", "b", "c") for part in ("--node", f"{name}.csv")]

@@ -62,6 +62,14 @@ def test_predict_finds_the_columns_by_name(trained, tmp_path):
             "column 'age' has missing values",
         ),
         (lambda x: x.assign(age="old"), "column 'age' has .* values, not numbers"),
+        (lambda x: x.assign(age=pd.Timestamp("2024-03-01")), "column 'age' has datetime64"),
+        (lambda x: x.assign(age=1j), "column 'age' has complex128 values, not numbers"),
+        (
+            lambda x: x.assign(
+                age=x["age"].where(x["age"] > 0), noise=x["noise"].where(x["noise"] > 0)
+            ),
+            "columns 'age', 'noise' have missing values",
+        ),
     ],
 )
 def test_frames_that_do_not_match_are_refused(change, message):
@@ -104,6 +112,8 @@ def test_sparse_matrices_and_huge_numbers_are_refused_with_what_to_do():
     x, y = nodes["a"]
     with pytest.raises(fedkin.InputError, match=r"node 'a': .* sparse matrix.*toarray"):
         fedkin.fit({**nodes, "a": (sparse.csr_matrix(x), y)}, owner)
+    with pytest.raises(fedkin.InputError, match="node 'a' has complex numbers"):
+        fedkin.fit({**nodes, "a": (x * 1j, y)}, owner)
     with pytest.raises(fedkin.InputError, match=r"as large as .*e\+30; standardize"):
         fedkin.fit(*plain(1e30))
 

@@ -241,6 +241,18 @@ def test_new_rows_that_do_not_fit():
         transform(table("new.csv", x=[1e30], c=["u"]), preprocessing)
 
 
+def test_a_column_in_another_unit_at_one_node_is_refused():
+    """Pooled with it, everyone else's values would have the same standardized value."""
+    nodes = {name: table(x=[1, 2, 3], small=[0, 0, 1], y=[0, 1, 0]) for name in ("meters", "feet")}
+    nodes["ångström"] = table(x=[1e10, 2e10, 3e10], small=[0, 0, 3], y=[0, 1, 0])
+    message = r"node 'ångström': column 'x' is 2e\+10 on average.*others' mean 2; is it in another"
+    with pytest.raises(InputError, match=message):
+        agreed(nodes, nodes["meters"])
+    del nodes["ångström"]
+    nodes["constant"] = table(x=[7, 7, 7], small=[0, 0, 0], y=[0, 1, 0])
+    assert len(agreed(nodes, nodes["meters"]).columns) == 2
+
+
 def test_rows_without_a_label_are_left_out():
     kept = keep_labeled(table(x=[1, 2, 3], y=["a", "?", "b"]), "y")
     np.testing.assert_array_equal(kept.columns["x"], [1, 3])

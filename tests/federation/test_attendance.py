@@ -12,7 +12,8 @@ from federations import problem, regression_nodes
 from fedkin.errors import DivergedError
 from fedkin.federation.attendance import STRIKES, TooFewNodesError
 from fedkin.federation.base import PerNode, WeightedSum
-from fedkin.federation.checks import find_faults
+from fedkin.federation.checks import FARTHEST_MOVE, find_far_moves, find_faults
+from fedkin.methods.bilevel.newton import NewtonBilevel
 from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.bilevel.outer import Differentiation, ProximalBilevel
 from fedkin.methods.bilevel.solvers import ConjugateGradients
@@ -20,7 +21,7 @@ from fedkin.methods.fedavg import FedAvgAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
-from fedkin.methods.weights import equal_weights, fill_unknown, project_weights, readmit
+from fedkin.methods.weights import Roster, equal_weights, fill_unknown, project_weights, readmit
 from fedkin.models.linear import Ridge
 from fedkin.training.runner import Budget, begin, run
 
@@ -383,6 +384,67 @@ def test_weights_are_projected_again_when_a_node_is_dropped_or_back():
     assert float(back.sum()) == pytest.approx(1)
 
 
+def test_a_node_that_is_back_has_its_former_weight_and_the_others_make_room():
+    roster = Roster.of_all(jnp.array([0.4, 0.2, 0.3, 0.1]))
+    away = np.array([True, False, True, True])
+    left = roster.readmit(roster.weights, 0.5, away)
+    assert left[1] == 0
+    roster = roster.after(left, away)
+    moved = jnp.array([0.5, 0.0, 0.5, 0.0])  # what the others do meanwhile
+    assert roster.readmit(moved, 0.5, away) is moved
+    roster = roster.after(moved, away)
+    found = roster.readmit(moved, 0.5, np.ones(4, bool))
+    np.testing.assert_allclose(found, [0.4, 0.2, 0.4, 0.0], atol=1e-6)
+    np.testing.assert_allclose(roster.readmit(moved, 0.3, np.ones(4, bool))[1], 0.25, atol=0.06)
+    assert roster.after(found, np.ones(4, bool)).readmit(found, 0.5, np.ones(4, bool)) is found
+
+
+def hanging(until):
+    """Nodes like the owner, but for the last, whose labels are noise; the first hangs in the first step."""
+    nodes, validation = regression_nodes([60] * 4, noise=0.1)
+    rng = np.random.default_rng(1)
+    target = np.linalg.lstsq(*validation, rcond=None)[0]
+    nodes = [(x, x @ target + 0.1 * rng.normal(size=60)) for x, _ in nodes]
+    nodes[3] = (nodes[3][0], 3 * rng.normal(size=60))
+    world = problem(Ridge(l2=0.1), nodes, validation)
+    back = {"now": False}
+
+    def fail(node, call):
+        return NOTHING if node == 0 and not back["now"] else None
+
+    def is_back(node, step):
+        back["now"] = step >= until
+        return back["now"]
+
+    return world, AttendedSimulation(world.federation, fail, is_back)
+
+
+def test_a_run_does_not_end_while_a_node_that_is_back_has_not_been_asked():
+    """A good node hangs in the first step of two, and ends with a weight like the other good ones."""
+    world, federation = hanging(until=2)
+    state = play(federation, world.center, 2, bilevel(cap=1 / 3))
+    assert [row.node_weights[0] == 0 for row in state.history] == [False, True, False]
+    assert any("node 1 is back" in warning for warning in state.history[2].warnings)
+    assert state.history[2].node_weights[0] == pytest.approx(0.25)
+    assert state.stopped == "stopped: reached the limit of 2 outer steps"
+
+
+def test_a_run_ends_where_nobody_is_back():
+    world, federation = hanging(until=100)
+    state = play(federation, world.center, 2, bilevel(cap=1 / 3))
+    assert len(state.history) == 2
+
+
+def test_newton_steps_go_on_with_a_node_that_is_back():
+    world, federation = hanging(until=4)
+    state = play(federation, world.center, 60, NewtonBilevel(1 / 3))
+    assert state.history[3].node_weights[0] == 0
+    assert state.history[4].node_weights[0] == pytest.approx(0.25, abs=1e-6)
+    weights = state.history[-1].node_weights
+    assert state.stopped.startswith("converged")
+    assert weights[0] > 0.2 > 0.05 > weights[3]
+
+
 def reply(value, size=4, rows=1):
     return {"point": np.full((rows, size), value, np.float32), "loss": np.ones(rows, np.float32)}
 
@@ -411,6 +473,30 @@ def test_the_only_node_that_counts_is_not_blamed_for_what_nobody_else_can_confir
 def test_a_single_reply_is_no_measure_of_itself():
     assert "far out of range" in faults_of(reply(1e9), None)[0]
     assert faults_of(reply(1e3), None) == [None, None]
+
+
+def moves_of(*lengths, models=None, sent=None):
+    sent = np.ones(4, np.float32) if sent is None else sent
+    asked = models or [(0,)] * len(lengths)
+    begun = [sent if sent.ndim < 2 else sent[list(own)] for own in asked]
+    replies = [
+        None if length is None else {"point": start + np.full((1, 4), length / 2, np.float32)}
+        for length, start in zip(lengths, begun, strict=True)
+    ]
+    return find_far_moves(INNER_SVRG_ROUND, replies, asked, {"point": sent})
+
+
+def test_a_node_that_moves_the_model_much_farther_than_the_others_is_named():
+    assert moves_of(1, 2, 3, FARTHEST_MOVE * 2.1)[:3] == [None] * 3
+    assert "42 times as far" in moves_of(1, 2, 3, FARTHEST_MOVE * 4.2)[3]
+    assert moves_of(1, 2, 3, FARTHEST_MOVE * 1.9) == [None] * 4
+    assert moves_of(None, 1, 1e9) == [None] * 3  # of two, nobody is in the middle
+    assert moves_of(0, 0, 0, 1) == [None] * 4  # the others stand still
+
+
+def test_moves_are_measured_from_the_model_that_a_node_was_asked_for():
+    sent = np.stack([np.zeros(4), np.full(4, 100.0)]).astype(np.float32)
+    assert moves_of(1, 1, 2, models=[(0,), (1,), (1,)], sent=sent) == [None] * 3
 
 
 def test_a_reply_has_a_row_for_every_model_that_was_asked_for():

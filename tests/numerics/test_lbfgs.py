@@ -87,8 +87,8 @@ def test_rounding_ends_a_search(start):
     """With the digits of float32 the slope never becomes as small as asked for."""
 
     def evaluate(points, which):
-        away = np.float32(points - 3.0)
-        return np.float32(1e4) + (away**2).sum(axis=1), 2 * away + np.float32(1e-3)
+        away = (points - 3.0).astype(np.float32)
+        return 1e4 + (away**2).sum(axis=1, dtype=np.float32), 2 * away + 1e-3
 
     found = minimize_many(evaluate, np.full((1, 4), start), small_slope=1e-12, most_evaluations=500)
     assert found.settled.all()

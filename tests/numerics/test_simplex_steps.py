@@ -59,6 +59,19 @@ def test_equal_slopes_may_hide_a_decrease():
     assert largest_decrease(np.ones(2), np.full(2, 0.5), 1.0, 0.5) >= 0.5
 
 
+@given(capped_weights(), st.sampled_from([1e-4, 1e-2, 1.0]))
+def test_where_a_quadratic_is_lowest_no_exchange_of_weight_lowers_it(drawn, least):
+    """Also where the curvature is very different in different directions."""
+    start, cap, rng = drawn
+    nodes = len(start)
+    root = rng.normal(size=(nodes, max(1, nodes // 3)))
+    matrix, slopes = root @ root.T + least * np.eye(nodes), rng.normal(size=nodes)
+    found = minimize_quadratic(slopes, lambda vector: matrix @ vector, start, cap)
+    assert found.sum() == pytest.approx(1, abs=1e-9)
+    gradient = slopes + matrix @ (found - start)
+    assert largest_decrease(gradient, found, cap) <= 1e-7 * max(1.0, np.abs(gradient).max())
+
+
 @settings(max_examples=25)
 @given(capped_weights())
 def test_a_quadratic_is_minimized_over_the_capped_simplex(drawn):

@@ -95,7 +95,13 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
         (
             "unclear",
             Interval(0.01, -0.1, 0.12),
-            ["not clear yet", "50 rows are too few", "count 40%", "(55%)", "(5%)"],
+            [
+                "not clear yet",
+                "50 cases are too few",
+                "learns 40% from your own cases",
+                "(55%)",
+                "(5%)",
+            ],
         ),
     ],
 )

@@ -8,10 +8,12 @@ from sklearn.linear_model import LogisticRegression
 
 import fedkin
 from fedkin.training.alone import (
+    STRENGTHS,
     OwnRows,
     PenalizedLoss,
     add_ones,
     losses,
+    points_along,
     recalibrate,
     train,
     train_alone,
@@ -99,6 +101,50 @@ def test_noise_gets_a_strong_penalty_and_signal_a_weak_one():
     signal = train_alone(OwnRows(x, x[:, 0] * 3, "regression", 1), folds)
     assert np.abs(noise).max() < 0.2
     assert signal[0, 0] == pytest.approx(3, abs=0.05)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_every_penalty_counts_by_the_likelihood_of_held_out_rows(task):
+    random = np.random.default_rng(3)
+    x = random.normal(size=(30, 4))
+    y = x[:, 0] + 2 * random.normal(size=30)
+    labels = (y > 0).astype(int) if task == "classification" else y
+    rows = OwnRows(add_ones(x), labels, task, 2 if task == "classification" else 1)
+    folds = np.arange(30) % 5
+    held_out = []
+    for strength in STRENGTHS:
+        total = 0.0
+        for fold in range(5):
+            model = train(rows.take(folds != fold), strength / 24)
+            held = rows.take(folds == fold)
+            total += losses(held.inputs @ model, held.labels, task).sum()
+        held_out.append(total)
+    log_likelihood = -np.array(held_out)
+    if task == "regression":
+        log_likelihood *= 30 / (
+            2 * min(held_out)
+        )  # the best model's mean squared error is the variance
+    shares = np.exp((log_likelihood - log_likelihood.max()) / 3)
+    models = [train(rows, strength / 30) for strength in STRENGTHS]
+    expected = np.average(models, axis=0, weights=shares)
+    np.testing.assert_allclose(train_alone(rows, folds), expected, atol=2e-3)
+    assert np.abs(expected - models[int(np.argmin(held_out))]).max() > 0.01
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_model_that_has_nothing_to_do_with_the_rows_mostly_does_not_point_along(task):
+    """Twice the log-likelihood's rise is half a chi-squared variable: it is above 1 in 16% of cases.
+
+    Recalibration's own penalties make it a little less.
+    """
+    random = np.random.default_rng(0)
+    model = random.normal(size=(4, 2 if task == "classification" else 1))
+    along = 0
+    for _ in range(200):
+        x = add_ones(random.normal(size=(40, 3)))
+        labels = random.integers(0, 2, 40) if task == "classification" else random.normal(size=40)
+        along += points_along(model, OwnRows(x, labels, task, model.shape[1]))
+    assert 10 <= along <= 45
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

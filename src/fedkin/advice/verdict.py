@@ -17,8 +17,9 @@ NORMAL = 1.645
 """The quantile of the normal distribution for 90% intervals, and for tests in one direction at 5%."""
 
 AGAINST = 2.5
-"""How many standard errors the best way of joining must lose by for the verdict `alone`. The final model then
-does without the others altogether; a mixture with a small share of them is rarely worse than that."""
+"""How many standard errors, widened as for intervals, the best way of joining must lose by for the verdict
+`alone`. The final model then does without the others altogether; a mixture with a small share of them is
+rarely worse than that."""
 
 SPREAD = 1.75
 """Intervals that are shown are wider than standard errors over held-out rows by this factor: those do not
@@ -28,10 +29,10 @@ SHRINKAGE = 0.25
 """How far the variance of a node's weight is drawn toward the mean over all nodes: from few folds it is a
 rough estimate, and zero where the folds agree by chance."""
 
-MIXTURE_PRIOR = {"alone": 0.25, "equal": 0.2, "size": 0.2, "learned": 0.35}
+MIXTURE_PRIOR = {"alone": 0.2, "equal": 0.15, "size": 0.15, "learned": 0.5}
 """The shares of the candidates in the final model where the owner's rows say nothing."""
 
-MIXTURE_STRENGTH = 3.0
+MIXTURE_STRENGTH = 6.0
 """How many rows that prior is worth."""
 
 
@@ -66,8 +67,8 @@ class Gain(NamedTuple):
 
     @property
     def is_negative(self) -> bool:
-        """Whether chance alone does not explain that it is below zero."""
-        return self.value < -AGAINST * self.error
+        """Whether neither chance nor other rows of the owner explain that it is below zero."""
+        return self.value < -AGAINST * SPREAD * self.error
 
 
 def gain(scores: np.ndarray, model: int) -> Gain:

@@ -24,23 +24,10 @@ from fedkin.cli.options import (
     JUDGE_PANEL,
     LABEL,
     METHOD_PANEL,
-    NODE,
-    SITE,
-    TABLE,
-    CategoricalOption,
-    ColumnsOption,
-    DropOption,
     ForceOption,
     L2Option,
-    MinimumRowsOption,
-    MissingOption,
-    NoHeaderOption,
     OwnOption,
-    PositiveOption,
     SeedOption,
-    SeparatorOption,
-    TaskName,
-    TaskOption,
     TestFractionOption,
     TestOption,
     read_request,
@@ -54,7 +41,7 @@ from fedkin.cli.output import (
     print_result,
     results,
 )
-from fedkin.data.arrays import FEWEST_ROWS
+from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import GatheredTables, gather
@@ -64,12 +51,10 @@ from fedkin.training import result_directory
 from fedkin.valuation.result import Contributions
 
 
+@takes(*NODE_OPTIONS, *COLUMN_OPTIONS)
 def advise(
     context: typer.Context,
     label: Annotated[str, LABEL],
-    table: Annotated[Path | None, TABLE] = None,
-    node: Annotated[list[str] | None, NODE] = None,
-    site: Annotated[str | None, SITE] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -91,15 +76,6 @@ def advise(
     ] = None,
     test: TestOption = None,
     test_fraction: TestFractionOption = None,
-    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
-    task: TaskOption = TaskName.classification,
-    positive: PositiveOption = None,
-    categorical: CategoricalOption = None,
-    drop: DropOption = None,
-    missing: MissingOption = None,
-    columns: ColumnsOption = None,
-    no_header: NoHeaderOption = False,
-    separator: SeparatorOption = ",",
     cap: Annotated[
         float,
         typer.Option(

@@ -1,5 +1,6 @@
 """The options `--contributions` of fit and advise: what each node contributes, as a second opinion."""
 
+import math
 from typing import Annotated, Any, get_args
 
 import typer
@@ -126,14 +127,13 @@ def print_contributions(found: Contributions) -> None:
     table.add_column("node")
     for title in ("rows", "weight", "contribution", "lost without it"):
         table.add_column(title, justify="right")
-    for node, row in found.table.iterrows():
-        weight = row["weight"]
+    for each in found.nodes:
         table.add_row(
-            Text(str(node)),
-            f"{row['rows']:.0f}",
-            "–" if weight != weight else f"{weight:.3f}",
-            with_error(row["shapley"], found.errors[node]),
-            with_error(row["leave_one_out"], row["leave_one_out_error"]),
+            Text(each.node),
+            str(each.rows),
+            "–" if math.isnan(each.weight) else f"{each.weight:.3f}",
+            with_error(each.shapley, each.error),
+            with_error(each.leave_one_out, each.leave_one_out_error),
         )
     print_result(f"\nwhat each node contributes ({found.score_name}, ± one standard error):")
     results.print(table)

@@ -21,25 +21,12 @@ from fedkin.cli.options import (
     METHOD,
     METHOD_PANEL,
     MODEL,
-    NODE,
-    SITE,
     STEPS,
-    TABLE,
-    CategoricalOption,
-    ColumnsOption,
-    DropOption,
     ForceOption,
     L2Option,
-    MinimumRowsOption,
-    MissingOption,
-    NoHeaderOption,
     OutOption,
-    PositiveOption,
     SeedOption,
-    SeparatorOption,
     TargetNodeOption,
-    TaskName,
-    TaskOption,
     TestFractionOption,
     TestOption,
     ValidationFractionOption,
@@ -57,10 +44,11 @@ from fedkin.cli.output import (
     results,
     weight_bars,
 )
-from fedkin.data.arrays import FEWEST_ROWS
+from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import gather
+from fedkin.events import Event, Warned
 from fedkin.models.named import model_for
 from fedkin.training import fit as api
 from fedkin.training import result_directory
@@ -70,13 +58,11 @@ from fedkin.training.table_result import Scores, score_tables, weights_by_node, 
 from fedkin.valuation.result import Contributions
 
 
+@takes(*NODE_OPTIONS, *COLUMN_OPTIONS)
 def fit(
     context: typer.Context,
     label: Annotated[str, LABEL],
     out: OutOption,
-    table: Annotated[Path | None, TABLE] = None,
-    node: Annotated[list[str] | None, NODE] = None,
-    site: Annotated[str | None, SITE] = None,
     force: ForceOption = False,
     json: JsonOption = False,
     validation: ValidationOption = None,
@@ -84,15 +70,6 @@ def fit(
     target_node: TargetNodeOption = None,
     validation_fraction: ValidationFractionOption = None,
     test_fraction: TestFractionOption = None,
-    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
-    task: TaskOption = TaskName.classification,
-    positive: PositiveOption = None,
-    categorical: CategoricalOption = None,
-    drop: DropOption = None,
-    missing: MissingOption = None,
-    columns: ColumnsOption = None,
-    no_header: NoHeaderOption = False,
-    separator: SeparatorOption = ",",
     model: Annotated[str | None, MODEL] = None,
     method: Annotated[str, METHOD] = "bilevel",
     cap: Annotated[float | None, CAP] = None,
@@ -138,10 +115,10 @@ def fit(
 
     With one table of all: fedkin fit table.csv --site hospital --owner va --label outcome --out result
     """
-    chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force)
     questions = read_questions(context)
     request = read_request(context)
+    chosen_model = model_for(request.task, model)
     tables = gather(request)
     for note in tables.notes:
         print_note(f"note: {note}")
@@ -192,6 +169,7 @@ def show_fit(
                 "comparison": _comparison_json(result),
                 "at_cap": list(result.at_cap),
                 "stopped": result.stopped,
+                "warnings": list(result.warnings),
                 "contributions": None if contributions is None else contributions.summary(),
                 "report": str(page),
             },
@@ -203,6 +181,8 @@ def show_fit(
         if contributions is not None:
             print_contributions(contributions)
         print_path(page)
+    for line in result.warnings:
+        print_warning(line)
 
 
 def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) -> Result:
@@ -216,7 +196,11 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
                 f"{doing}: step {evaluation.step}, validation loss {evaluation.validation.loss:.4f}"
             )
 
-        result = api.fit(
+        def warn(event: Event) -> None:
+            if isinstance(event, Warned):
+                print_warning(event.message)
+
+        return api.fit(
             federation.nodes,
             federation.validation,
             model=model,
@@ -225,10 +209,8 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
             classes=None if isinstance(label, Quantity) else len(label.classes),
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
+            on_event=warn,
         )
-    for line in result.warnings:
-        print_warning(line)
-    return result
 
 
 def print_fit(

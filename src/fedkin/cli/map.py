@@ -14,27 +14,14 @@ from fedkin.cli.options import (
     LABEL,
     METHOD,
     MODEL,
-    NODE,
     OWN_CAP,
-    SITE,
-    TABLE,
-    CategoricalOption,
-    ColumnsOption,
-    DropOption,
     ForceOption,
-    MinimumRowsOption,
-    MissingOption,
-    NoHeaderOption,
     OutOption,
-    PositiveOption,
     SeedOption,
-    SeparatorOption,
-    TaskName,
-    TaskOption,
     read_request,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
-from fedkin.data.arrays import FEWEST_ROWS
+from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import OwnersPoints, federate_owners
 from fedkin.data.table_request import gather_owners
@@ -49,13 +36,11 @@ MOST_SHOWN = 20
 """With more nodes, the matrix is in the files and on the page only."""
 
 
+@takes(*NODE_OPTIONS, *COLUMN_OPTIONS)
 def map_command(
     context: typer.Context,
     label: Annotated[str, LABEL],
     out: OutOption,
-    table: Annotated[Path | None, TABLE] = None,
-    node: Annotated[list[str] | None, NODE] = None,
-    site: Annotated[str | None, SITE] = None,
     force: ForceOption = False,
     json: JsonOption = False,
     validation_fraction: Annotated[
@@ -72,15 +57,6 @@ def map_command(
             help="The share of every node's rows that only its scores are for; default: none.",
         ),
     ] = None,
-    minimum_rows: MinimumRowsOption = FEWEST_ROWS,
-    task: TaskOption = TaskName.classification,
-    positive: PositiveOption = None,
-    categorical: CategoricalOption = None,
-    drop: DropOption = None,
-    missing: MissingOption = None,
-    columns: ColumnsOption = None,
-    no_header: NoHeaderOption = False,
-    separator: SeparatorOption = ",",
     model: Annotated[str | None, MODEL] = None,
     method: Annotated[str, METHOD] = "bilevel",
     cap: Annotated[float | None, CAP] = None,
@@ -93,14 +69,14 @@ def map_command(
 
     fedkin map table.csv --site hospital --label outcome --out map
     """
-    chosen_model = model_for(task.value, model)
     result_directory.check_writable(out, force, map_directory.FILES, "fedkin map")
     request = read_request(context)
+    chosen_model = model_for(request.task, model)
     tables, remarks = gather_owners(request)
     for note in remarks:
         print_note(f"note: {note}")
     owners, preprocessing = federate_owners(
-        tables, label, task.value, request.categorical, request.missing_codes
+        tables, label, request.task, request.categorical, request.missing_codes
     )
     everyone = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed)
     rows = {name: len(own.train.labels) for name, own in owners.items()}

@@ -9,14 +9,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.events import Event, RunFailed, RunFinished, StepDone
+from fedkin.events import Event, RunFailed, RunFinished, StepDone, Warned
 
 
 class StudyDisplay:
-    """Live on a terminal; elsewhere one line per finished run."""
+    """Live on a terminal; elsewhere one line per finished run.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: Where to show it.
+        show_warnings: Whether to print warnings as they happen, and once more at the end.
+    """
+
+    def __init__(self, console: Console, *, show_warnings: bool = False) -> None:
         self._console = console
+        self._show_warnings = show_warnings
+        self._warnings: dict[str, int] = {}  # how often each was given
         self._phase, self._total, self._finished, self._failed = "", 0, 0, 0
         self._since, self._done_since = time.monotonic(), 0
         self._running: dict[str, StepDone] = {}
@@ -50,6 +57,19 @@ class StudyDisplay:
             self._running[event.run] = self._last_steps[event.run] = event
         elif isinstance(event, RunFinished | RunFailed):
             self._running.pop(event.run, None)
+        elif isinstance(event, Warned) and self._show_warnings:
+            warning = f"{event.run}: {event.message}"
+            self._warnings[warning] = self._warnings.get(warning, 0) + 1
+            if self._warnings[warning] == 1:
+                self._print_warning(warning)
+
+    def repeat_warnings(self) -> None:
+        """Print all warnings once more, each with how often it was given."""
+        for warning, count in self._warnings.items():
+            self._print_warning(warning if count == 1 else f"{warning} ({count} times)")
+
+    def _print_warning(self, warning: str) -> None:
+        self._console.print(f"warning: {warning}", style="yellow", markup=False, soft_wrap=True)
 
     def done(self, run: str, error: str | None) -> None:
         """See `Display`."""

@@ -54,15 +54,20 @@ def number(cell: str) -> float | None:
 
 DATE = re.compile(
     r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2})"
-    r"|\d{1,2}[-. ]?[A-Za-z]{3,9}\.?[-, ]{1,2}\d{4})([T ]\d{1,2}:\d{2}.*)?"
+    r"|\d{1,2}[-. ]?[A-Za-z]{3,9}\.?[-, ]{1,2}\d{4}"
+    r"|[A-Za-z]{3,9}\.? \d{1,2}(st|nd|rd|th)?,? \d{4})([T ]\d{1,2}:\d{2}.*)?"
 )
 
 
 def is_date(cell: str) -> bool:
     """Tell whether a text is a date, with or without a time, in one of the usual spellings.
 
-    >>> [is_date(cell) for cell in ("2024-03-01", "1.3.2024 08:15", "03/01/24", "1 March 2024", "1.3", "f")]
-    [True, True, True, True, False, False]
+    >>> [is_date(cell) for cell in ("2024-03-01", "1.3.2024 08:15", "03/01/24", "1 March 2024")]
+    [True, True, True, True]
+    >>> is_date("March 1, 2024"), is_date("Mar. 1st 2024")
+    (True, True)
+    >>> [is_date(cell) for cell in ("1.3", "f", "Ward 12")]
+    [False, False, False]
     """
     return DATE.fullmatch(cell) is not None
 

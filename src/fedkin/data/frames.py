@@ -83,6 +83,8 @@ def as_plain_array(inputs: Any, owner: str) -> np.ndarray:
     if isinstance(inputs, pd.DataFrame):
         return _numbers_of_frame(inputs, owner)
     array = np.asarray(inputs)
+    if np.iscomplexobj(array):
+        raise InputError(f"{owner} has complex numbers; give real ones")
     if array.dtype == object and array.ndim == 2:
         # pandas' own mark for a missing value makes an array of objects.
         filled = np.where(pd.isna(array), np.nan, array)
@@ -98,6 +100,10 @@ def _numbers_of_frame(frame: pd.DataFrame, owner: str) -> np.ndarray:
     for position, name in enumerate(frame.columns):
         values = frame.iloc[:, position]
         try:
+            if (
+                values.dtype.kind in "cmM"
+            ):  # complex numbers, durations and dates would become real ones
+                raise TypeError
             columns.append(values.to_numpy(dtype=np.float64, na_value=np.nan))
         except (TypeError, ValueError):
             raise InputError(
@@ -117,10 +123,13 @@ def _numbers_of_frame(frame: pd.DataFrame, owner: str) -> np.ndarray:
         ]
         if empty:
             raise InputError(
-                f"{owner}: column {listing(empty)} has no value at all; fill it in, or leave it out "
-                "everywhere"
+                f"{owner}: {_columns(empty)} no value at all; fill it in, or leave it out everywhere"
             )
         raise InputError(
-            f"{owner}: column {listing(missing)} has missing values; fill them in or leave these rows out"
+            f"{owner}: {_columns(missing)} missing values; fill them in or leave these rows out"
         )
     return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"column {listing(names)} has" if len(names) == 1 else f"columns {listing(names)} have"

@@ -178,12 +178,14 @@ def merge_with_judges(
     """
     trained = {**nodes, **{name: judges[name] for name in training}}
     tables = {f"node '{name}'": summary for name, summary in nodes.items()} | dict(judges)
+    holders = [owner for owner in tables if owner not in judges or owner in training]
     order = dict.fromkeys(name for table in tables.values() for name in table.columns)
     columns = []
     for name in order:
         _check_present_everywhere(name, tables)
         _check_one_kind(name, tables)
         parts = [table.columns[name] for table in trained.values()]
+        _check_one_unit(name, {owner: tables[owner].columns[name] for owner in holders})
         # A column without a value on any node is of no use.
         if any(part.count for part in parts):
             columns.append(_merge_column(name, parts))
@@ -230,6 +232,25 @@ def _check_one_kind(name: str, tables: Mapping[str, TableSummary]) -> None:
             f"column '{shorten(name)}' has text on {join_names(list(texts))} (such as "
             f"'{shorten(example)}') but numbers on {join_names(numbers)}; "
             f"correct it, or make it a category everywhere (--categorical {shorten(name)})"
+        )
+
+
+def _check_one_unit(name: str, parts: Mapping[str, ColumnSummary]) -> None:
+    """Refuse a column that one table has in another unit: beside it, all others would look constant."""
+    numbers = {
+        owner: part
+        for owner, part in parts.items()
+        if isinstance(part, NumericSummary) and part.count
+    }
+    if len(numbers) < 2:
+        return
+    largest = max(numbers, key=lambda owner: abs(numbers[owner].mean))
+    mean, deviation = _merge_moments([part for owner, part in numbers.items() if owner != largest])
+    own = numbers[largest].mean
+    if deviation > 1e-12 * abs(mean) and abs(own - mean) > FARTHEST * deviation:
+        raise InputError(
+            f"{largest}: column '{shorten(name)}' is {own:.3g} on average, more than a million standard "
+            f"deviations from the others' mean {mean:.3g}; is it in another unit?"
         )
 
 

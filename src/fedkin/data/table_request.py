@@ -78,7 +78,7 @@ def gather(request: TableRequest) -> GatheredTables:
         nodes, judges = _hold_out(request, nodes, judges)
     for table in nodes.values():
         check_enough_rows(table.rows, table.owner, request.minimum_rows)
-    _note_empty_columns(nodes.values(), notes)
+    _note_empty_columns([*nodes.values(), judges["validation"]], notes)
     return GatheredTables(nodes, judges["validation"], judges.get("test"), notes)
 
 

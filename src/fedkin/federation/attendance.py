@@ -2,8 +2,8 @@
 
 Every reply is checked. A node whose reply is missing or bad is left out of that synchronization: a weighted
 sum is what it would be with its weight shared out among the others, and its numbers are NaN, for the method
-to fill. It also counts as a strike. A node with three strikes in a row is dropped; one that has come back
-rejoins at the start of the next outer step.
+to fill. It also counts as a strike. A node with three strikes in a row is dropped. If it was silent and has
+come back, it rejoins at the start of the next outer step.
 
 Several owners may share the exchanges. A node that is dropped is dropped for all of them, and each counts on
 it again from the start of its own next step. Numbers that are bad for one owner and good for others are left
@@ -28,7 +28,7 @@ from fedkin.federation.attended_exchange import (
     cost_of,
 )
 from fedkin.federation.base import Cost, as_array
-from fedkin.federation.checks import find_faults, form_fault, request_fault
+from fedkin.federation.checks import find_far_moves, find_faults, form_fault, request_fault
 from fedkin.federation.owned_engine import OwnedEngine
 from fedkin.federation.owners import (
     TRAINING,
@@ -98,6 +98,7 @@ class AttendedFederation(OwnedEngine):
         self.present = np.ones(len(self.names), bool)
         self._wait_for_owners = wait_for_owners
         self._given_up: set[int] = set()  # nodes whose owners have waited in vain
+        self._distrusted: set[int] = set()  # nodes that are not to come back
         self._strikes = np.zeros(len(self.names), int)
         self._drops = np.zeros(len(self.names), int)
         self._last_fault: dict[int, str] = {}
@@ -233,6 +234,7 @@ class AttendedFederation(OwnedEngine):
             wanted: The absent nodes to look for; None for all.
         """
         absent = np.flatnonzero(~self.present).tolist() if wanted is None else list(wanted)
+        absent = [node for node in absent if node not in self._distrusted]
         for node in self.find_returned(absent) if absent else []:
             self.present[node] = True
             self._strikes[node] = 0
@@ -329,7 +331,7 @@ class AttendedFederation(OwnedEngine):
             if own and self._fails_all(blocks[node], own):
                 faults.setdefault(node, next(iter(own.values())))
             if node in faults:
-                self._strike(node, faults[node])
+                self._strike(node, faults[node], out_of_range=faults[node] in own.values())
                 continue
             self._strikes[node] = self._drops[node] = 0
             for fault in own.values():
@@ -371,17 +373,29 @@ class AttendedFederation(OwnedEngine):
             if block.part == TRAINING:
                 sent = {key: np.asarray(as_array(value)) for key, value in request.message.items()}
                 found = find_faults(request.task, replies, rows, sent, size)
-                for node, fault, is_formed in zip(nodes, found, formed, strict=True):
-                    if fault is not None and is_formed:
-                        faults.setdefault(node, (fault, False))
+                good = [
+                    own if fault is None and is_formed else None
+                    for own, fault, is_formed in zip(replies, found, formed, strict=True)
+                ]
+                models = [blocks[node].assignments[name].models for node in nodes]
+                far = find_far_moves(request.task, good, models, sent)
+                for node, fault, too_far, is_formed in zip(nodes, found, far, formed, strict=True):
+                    if is_formed and (fault or too_far):
+                        faults.setdefault(node, (fault or too_far or "", False))
         return faults
 
-    def _strike(self, node: int, fault: str) -> None:
+    def _strike(self, node: int, fault: str, *, out_of_range: bool) -> None:
         self._strikes[node] += 1
         self._last_fault[node] = fault
         self.note(f"{self.names[node]} was left out of a synchronization: {fault}")
-        if self._strikes[node] >= STRIKES:
-            self.drop(node, f"{self.names[node]} was dropped after {STRIKES} failures in a row")
+        if self._strikes[node] < STRIKES:
+            return
+        if out_of_range:  # it is there, but what it says cannot be believed
+            self._distrusted.add(node)
+            note = f"{self.names[node]} was dropped for good: its numbers were wrong {STRIKES} times in a row"
+        else:
+            note = f"{self.names[node]} was dropped after {STRIKES} failures in a row"
+        self.drop(node, note)
 
     def _give_up(self) -> None:
         left = " and ".join(np.array(self.names)[self.present]) or "none"

@@ -215,28 +215,39 @@ class Center:
 
     def score(self, theta: Vector, inputs: np.ndarray, labels: np.ndarray) -> Score:
         """Score a model on any prepared points."""
-        statistics = self.statistics(theta)
-        found = []
-        for begin in range(0, len(labels), EVALUATION_CHUNK):
-            chunk = slice(begin, begin + EVALUATION_CHUNK)
-            own = np.asarray(labels[chunk])
-            judged = self._judge(theta, np.asarray(inputs[chunk]), own, statistics)
-            found.append([np.asarray(each)[: len(own)] for each in judged])
-        losses, right = (np.concatenate(each) for each in zip(*found, strict=True))
+        losses, right = self._judge_all(theta, inputs, labels)
         loss = float(np.mean(losses, dtype=np.float64))
         if self.objective.model.task == "regression":
             return Score(loss, None)
         return Score(loss, float(np.mean(right)))
 
-    def _judge(
+    def row_losses(self, theta: Vector) -> np.ndarray:
+        """Return the loss of each row of D_0, without the regularizer."""
+        return self._judge_all(theta, np.asarray(self._inputs), self._labels)[0]
+
+    def _judge_all(
+        self, theta: Vector, inputs: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the loss of each of any number of points, and whether its class is right."""
+        statistics = self.statistics(theta)
+        found = []
+        for begin in range(0, len(labels), EVALUATION_CHUNK):
+            chunk = slice(begin, begin + EVALUATION_CHUNK)
+            own = np.asarray(labels[chunk])
+            judged = self._score_points(theta, np.asarray(inputs[chunk]), own, statistics)
+            found.append([np.asarray(each)[: len(own)] for each in judged])
+        losses, right = (np.concatenate(each) for each in zip(*found, strict=True))
+        return losses, right
+
+    def _score_points(
         self, theta: Vector, inputs: np.ndarray, labels: np.ndarray, statistics: Statistics
     ) -> tuple[Array, Array]:
         """Return the loss of each point, and whether its class is right; what follows them is padding."""
         objective = self.objective
         if objective.in_jax:
-            return _judge_points(objective, theta, _filled(inputs), _filled(labels), statistics)
+            return _score_inputs(objective, theta, _filled(inputs), _filled(labels), statistics)
         outputs = np.asarray(objective.outputs(theta, jnp.asarray(inputs), statistics))
-        return _judge_outputs(objective, _filled(outputs), _filled(labels))
+        return _score_outputs(objective, _filled(outputs), _filled(labels))
 
 
 def _filled(rows: np.ndarray) -> np.ndarray:
@@ -293,7 +304,7 @@ def _search_line(
     offset: Array,
     bend: Array,
     longest: Array,
-) -> LineSearch:
+) -> tuple[Array, Array, Array]:
     def slope(share: Array) -> Array:
         point = theta + share * direction
         gradient = oracles.full_loss_and_gradient(objective, point, data)[1]
@@ -348,14 +359,14 @@ def empty_statistics(objective: Objective) -> Statistics | None:
 
 
 @partial(jax.jit, static_argnums=0)
-def _judge_points(
+def _score_inputs(
     objective: Objective, theta: Vector, inputs: Array, labels: Array, statistics: Statistics
 ) -> tuple[Array, Array]:
-    return _judge_outputs(objective, objective.outputs(theta, inputs, statistics), labels)
+    return _score_outputs(objective, objective.outputs(theta, inputs, statistics), labels)
 
 
 @partial(jax.jit, static_argnums=0)
-def _judge_outputs(objective: Objective, outputs: Array, labels: Array) -> tuple[Array, Array]:
+def _score_outputs(objective: Objective, outputs: Array, labels: Array) -> tuple[Array, Array]:
     losses = objective.model.loss(outputs, labels)
     if objective.model.task == "regression":
         return losses, jnp.zeros_like(losses)

@@ -13,6 +13,12 @@ NORM_CEILING = 1e4
 """How many times larger a reply may be than what was sent, than the reply in the middle, and than 1.
 Nodes differ, but a node whose numbers are four orders of magnitude off is broken, or lies."""
 
+FARTHEST_MOVE = 20.0
+"""How many times farther than the node in the middle a node may move a vector that all begin with."""
+
+FEWEST_COMPARED = 3
+"""With fewer nodes nobody is in the middle."""
+
 
 def request_fault(request: Request) -> FedkinError | None:
     """Say why no node would accept the numbers of a request, or None."""
@@ -74,6 +80,38 @@ def find_faults(
         for number, norm in norms.items():
             if not norm <= ceiling and faults[number] is None:
                 faults[number] = f"its {name} has the norm {norm:.3g}, far out of range"
+    return faults
+
+
+def find_far_moves(
+    task: Task,
+    replies: Sequence[Mapping[str, np.ndarray] | None],
+    models: Sequence[Sequence[int]],
+    sent: Mapping[str, np.ndarray],
+) -> list[str | None]:
+    """Say of each node whether it has moved what it was sent much farther than the others have, or None.
+
+    Args:
+        task: The task that was asked for.
+        replies: Each node's replies, with a row per model, or None.
+        models: The models that each node was asked for, by number.
+        sent: The arrays of the message.
+    """
+    faults: list[str | None] = [None] * len(replies)
+    for name in set(task.vectors) & set(task.vector_replies):
+        lengths = {}
+        for number, (own, asked) in enumerate(zip(replies, models, strict=True)):
+            if own is not None:
+                begun = sent[name] if sent[name].ndim < 2 else sent[name][list(asked)]
+                lengths[number] = _norm(own[name] - begun) / np.sqrt(len(asked))
+        if len(lengths) < FEWEST_COMPARED:
+            continue
+        middle = sorted(lengths.values())[(len(lengths) - 1) // 2]
+        for number, length in lengths.items():
+            if middle > 0 and length > FARTHEST_MOVE * middle:
+                faults[number] = (
+                    f"it moves the {name} {length / middle:.0f} times as far as the node in the middle"
+                )
     return faults
 
 

@@ -123,9 +123,15 @@ class DistantCenter(Center):
         return [float(next(found)) if good else float("nan") for good in finite]
 
     def search_line(
-        self, theta: np.ndarray, direction: np.ndarray, offset: float, longest: float
+        self,
+        theta: np.ndarray,
+        direction: np.ndarray,
+        offset: float,
+        longest: float,
+        bend: float = 0.0,
     ) -> LineSearch:
         """See `Center.search_line`. What is known where the search ends comes with it."""
+        assert not bend  # a prior bends lines, and it needs the owner's rows
         sent, along = (jnp.asarray(each, jnp.result_type(float)) for each in (theta, direction))
         if not bool(jnp.isfinite(sent).all() & jnp.isfinite(along).all()):
             raise DivergedError("training diverged: a step of the model is not finite")

@@ -48,11 +48,10 @@ class Division:
     def __init__(self, nodes: int, at_once: int) -> None:
         self._teams = at_once > 1
         sizes = share_sizes(nodes, at_once)
-        larger = [
-            factor * sizes[0]
-            for factor in (MANY, MANY // 4)
-            if sizes[0] < factor * sizes[0] <= at_once
-        ]
+        # Single items are computed without `vmap`, which may differ in the last bit: few of them stay single.
+        factors = (MANY, MANY // 4) if sizes[0] > 1 else (MANY,)
+        crowds = [min(factor * sizes[0], at_once) for factor in factors]
+        larger = [crowd for crowd in dict.fromkeys(crowds) if crowd > sizes[0]]
         self._sizes = (*larger, *sizes)
 
     def divide(self, places: np.ndarray, owners: np.ndarray, nodes: np.ndarray) -> Shares:

@@ -128,11 +128,15 @@ def _operation(equation: JaxprEqn) -> Operation:
     kind = tensor_type(result.dtype)
 
     def run(worker: Worker, values: Sequence[Value]) -> Sequence[Value]:
-        if any(isinstance(value, Tensor) for value in values):
+        are_tensors = [isinstance(value, Tensor) for value in values]
+        if any(are_tensors):
             if in_torch is not None and kind is not None:
-                found = in_torch(
-                    *(_for_torch(value, worker.device) for value in values), **parameters
+                own = (
+                    values
+                    if all(are_tensors)
+                    else [_for_torch(value, worker.device) for value in values]
                 )
+                found = in_torch(*own, **parameters)
                 if found is not None and found.dtype == kind:
                     return (found,)
         elif in_numpy is not None:

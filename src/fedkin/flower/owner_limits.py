@@ -43,7 +43,7 @@ class OwnerLimits(BaseModel):
 
     requests_per_run: PositiveInt = 100_000
     """Requests in one run; a request for several models counts once for each."""
-    joins_per_day: PositiveInt = 500
+    joins_per_day: PositiveInt = 2_000
     """Requests to join a run within 24 hours."""
     models_at_once: PositiveInt = 1_000
     """Models that one message is about."""

@@ -1,5 +1,7 @@
 """The weights of the nodes that take part. A node that has been dropped has the weight 0."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -53,6 +55,46 @@ def readmit(weights: Array, cap: Cap, present: np.ndarray) -> Array:
     if np.all(values <= np.where(present, raised_cap(cap, present) + SLACK, 0.0)):
         return weights
     return project_weights(weights, cap, present)
+
+
+class Roster(NamedTuple):
+    """Which nodes took part in the last step, and the weight of each when it last did.
+
+    A node that was away gets its former weight back: that it failed says nothing about its data.
+    """
+
+    present: Array
+    """Which nodes took part, as bools."""
+    weights: Array
+    """Their weights at the start of that step; of the others, when they last took part."""
+
+    @classmethod
+    def of_all(cls, weights: Array) -> "Roster":
+        """Begin with all nodes."""
+        return cls(jnp.ones(len(weights), bool), weights)
+
+    def with_returned(self, weights: Array, cap: Cap, present: np.ndarray) -> Array:
+        """Return weights in which nodes that are back have their former ones, and the others make room.
+
+        >>> roster = Roster(jnp.array([True, True, False]), jnp.array([0.3, 0.3, 0.4]))
+        >>> roster.with_returned(jnp.array([0.5, 0.5, 0.0]), 1.0, np.ones(3, bool)).tolist()
+        [0.30000001192092896, 0.30000001192092896, 0.4000000059604645]
+        """
+        back = np.asarray(present) & ~np.asarray(self.present)
+        former = np.where(back, np.asarray(self.weights), 0.0)
+        if not former.any():
+            return weights
+        others = np.where(back, 0.0, np.asarray(weights)) * max(0.0, 1 - former.sum())
+        return project_weights(jnp.asarray(others + former, weights.dtype), cap, present)
+
+    def readmit(self, weights: Array, cap: Cap, present: np.ndarray) -> Array:
+        """Return weights that suit the nodes that take part now: as they are, unless that has changed."""
+        return readmit(self.with_returned(weights, cap, present), cap, present)
+
+    def after(self, weights: Array, present: np.ndarray) -> "Roster":
+        """Return the roster of a step that begins with these weights."""
+        there = jnp.asarray(present)
+        return Roster(there, jnp.where(there, weights, self.weights))
 
 
 def fill_unknown(numbers: Array, weights: Array) -> Array:

@@ -232,7 +232,9 @@ class TorchObjective(Objective):
 
     def points(self, inputs: Array | np.ndarray) -> torch.Tensor:
         """Copy points to the module's device, as numbers of the type that it takes."""
-        return as_points(np.array(inputs), whole_numbers=self.whole_numbers).to(self.device)
+        return as_points(np.array(inputs, order="C"), whole_numbers=self.whole_numbers).to(
+            self.device
+        )
 
     def _moments(self, statistics: Statistics) -> list[Moments]:
         return [(self.tensor(mean), self.tensor(variance)) for mean, variance in statistics]

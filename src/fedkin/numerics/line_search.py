@@ -18,22 +18,27 @@ BISECTIONS = 12
 class LineSearch(NamedTuple):
     """How far to go along a line."""
 
-    share: float | Array
-    slope: float | Array
+    share: float
+    slope: float
     """The derivative along the whole line, where the search ended."""
-    curvature: float | Array
+    curvature: float
     """How much that derivative changes from one end of the line to the other."""
 
 
-def search_by_slope(slope: Callable[[Array], Array], longest: float | Array = 1.0) -> LineSearch:
+def search_by_slope(
+    slope: Callable[[Array], Array], longest: float | Array = 1.0
+) -> tuple[Array, Array, Array]:
     """Minimize a convex function along a line, by bisection. This may be compiled.
 
-    >>> round(float(search_by_slope(lambda share: share - 0.25).share), 3)
-    0.25
+    >>> LineSearch(*map(float, search_by_slope(lambda share: 4 * share - 1)))
+    LineSearch(share=0.2498779296875, slope=-0.00048828125, curvature=4.0)
 
     Args:
         slope: The derivative along the line, at a share of the step that has opened it.
         longest: How far the line may be followed, as a multiple of that step.
+
+    Returns:
+        The parts of a `LineSearch`.
     """
     longest = jnp.asarray(longest, jnp.result_type(float))
     nowhere = jnp.zeros_like(longest)
@@ -48,4 +53,4 @@ def search_by_slope(slope: Callable[[Array], Array], longest: float | Array = 1.
     low, high = lax.fori_loop(0, BISECTIONS, halve, (nowhere, longest))
     between = jnp.maximum(0.5 * (low + high), SIDESTEP)
     share = jnp.where(last <= 0, longest, jnp.where(first >= 0, SIDESTEP, between))
-    return LineSearch(share, slope(share), (last - first) / longest)
+    return share, slope(share), (last - first) / longest

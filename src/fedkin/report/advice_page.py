@@ -74,16 +74,12 @@ def render_advice(
 
 
 def _reason(advice: Advice) -> str:
-    own = f"your own {advice.owner_rows} rows"
+    own = f"our own {advice.owner_rows} cases"
     if advice.verdict == "join":
-        return (
-            f"A model learned with the others predicts your cases better than one from {own} alone."
-        )
+        return f"A model learned with the others predicts better than one from y{own} alone."
     if advice.verdict == "alone":
-        return (
-            f"A model from {own} alone predicts your cases better than one learned with the others."
-        )
-    return f"From {own} one cannot tell whether learning with the others helps you."
+        return f"A model from y{own} alone predicts better than one learned with the others."
+    return f"Y{own} are too few to tell whether learning with the others helps you."
 
 
 def _gain_sentence(advice: Advice) -> str:
@@ -100,10 +96,10 @@ def _gain_sentence(advice: Advice) -> str:
         if advice.verdict == "alone":
             return f"You would lose: a{change}." if after < before else f"A{change}, by chance."
         return f"A{change}{', which may be chance' if advice.verdict == 'unclear' else ''}."
-    same = f"About {before} of 100 new cases were predicted correctly either way."
+    same = f"bout {before} of 100 new cases are predicted correctly either way."
     if advice.verdict != "join":
-        return same
-    return f"{same} But the model knows better how sure it may be of each prediction."
+        return f"Nothing that shows{' yet' if advice.verdict == 'unclear' else ''}: a{same}"
+    return f"A{same} But the model knows better how sure it may be of each prediction."
 
 
 def _sureness(advice: Advice) -> str:
@@ -112,18 +108,18 @@ def _sureness(advice: Advice) -> str:
     rows = advice.owner_rows
     certain = advice.gain.low * advice.gain.high > 0
     if advice.verdict == "unclear":
-        first = f"Not sure: {rows} rows are too few to tell."
+        first = f"Not sure: {rows} cases are too few to tell."
     elif advice.verdict == "join" and certain:
-        first = f"Very sure that it helps: chance would hardly ever show this on {rows} rows."
+        first = f"Very sure that it helps: chance would hardly ever show this on {rows} cases."
     elif advice.verdict == "join":
         first = (
-            f"Fairly sure that it helps: if it did not, {rows} rows would look like this less than once in "
+            f"Fairly sure that it helps: if it did not, {rows} cases would look like this less than once in "
             "20 times. How much it helps is less sure."
         )
     elif certain:
-        first = f"Very sure: every way of joining clearly does worse on your {rows} rows."
+        first = f"Very sure: every way of joining clearly does worse on your {rows} cases."
     else:
-        first = f"Fairly sure: no way of joining fits your {rows} rows."
+        first = f"Fairly sure: no way of joining fits your {rows} cases."
     return f"{first} {_range(advice)}"
 
 
@@ -147,24 +143,26 @@ def _range(advice: Advice) -> str:
 
 def _partners(advice: Advice) -> str:
     if advice.verdict == "alone":
-        return "With nobody. The model to use was trained on your own rows only."
-    own, others = f"your own rows count {advice.own_share:.0%}", advice.named_shares
+        return "With nobody. The model to use was trained on your own cases only."
+    others = advice.named_shares
     if advice.verdict == "join":
-        return f"With {others}. In the model, {own}."
-    until_then = f"In the model to use until then, {own}; the others: {others}."
-    return f"Nobody can be named for certain yet. {until_then}"
+        return f"With {others}: so much does the model learn from each. The rest is from your own cases."
+    return (
+        f"That is not settled yet. The model to use until then learns {advice.own_share:.0%} from your own "
+        f"cases, and from {others}."
+    )
 
 
 def _next_step(advice: Advice) -> str:
     if advice.verdict == "join":
         return (
-            "Use the model beside this page: it was trained with the others and with your own rows."
+            "Use the model in the folder of this page: it has learned from you and from the others."
         )
     if advice.verdict == "alone":
-        return "Use the model beside this page."
+        return "Use the model in the folder of this page."
     return (
-        "Collect more rows and ask again. Until then, use the model beside this page: it mixes what "
-        "you know alone with what the others know, and usually does about as well as the better of the two."
+        "Collect more cases and ask again. Until then, use the model in the folder of this page: it has "
+        "learned from your cases and from the others, and usually does about as well as the better choice."
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from fedkin.report.charts import WIDTH, element, short, svg, ticks
-from fedkin.valuation.result import INTERVAL, Contributions, with_error
+from fedkin.valuation.result import INTERVAL, Contributions, NodeValue, with_error
 
 
 class SecondOpinion(NamedTuple):
@@ -23,12 +23,12 @@ def second_opinion(found: Contributions | None) -> SecondOpinion | None:
         return None
     rows = [
         {
-            "node": str(node),
-            "weight": row["weight"],
-            "contribution": with_error(row["shapley"], found.errors[node]),
-            "lost": with_error(row["leave_one_out"], row["leave_one_out_error"]),
+            "node": each.node,
+            "weight": each.weight,
+            "contribution": with_error(each.shapley, each.error),
+            "lost": with_error(each.leave_one_out, each.leave_one_out_error),
         }
-        for node, row in _by_value(found)
+        for each in _by_value(found)
     ]
     return SecondOpinion(found, contribution_chart(found), rows)
 
@@ -36,14 +36,11 @@ def second_opinion(found: Contributions | None) -> SecondOpinion | None:
 def contribution_chart(found: Contributions) -> Markup:
     """Draw every node's Shapley value with its 90% interval, and a ring for what is lost without it."""
     nodes = _by_value(found)
-    reach = INTERVAL * found.errors
     row, start, end = 30, 118, WIDTH - 12
-    ends = [
-        *(found.table["shapley"] - reach),
-        *(found.table["shapley"] + reach),
-        *found.table["leave_one_out"],
-        0.0,
-    ]
+    ends = [0.0]
+    for each in nodes:
+        reach = INTERVAL * each.error
+        ends += [each.shapley - reach, each.shapley + reach, each.leave_one_out]
     low, high = min(ends), max(ends)
     margin = 0.06 * (high - low) or 0.05
     low, high = low - margin, high + margin
@@ -60,14 +57,15 @@ def contribution_chart(found: Contributions) -> Markup:
             element("line", x1=x(value), x2=x(value), y1=2, y2=bottom, class_=style),
             element("text", text, x=x(value), y=bottom + 14, class_="middle"),
         ]
-    for place, (node, own) in enumerate(nodes):
+    for place, each in enumerate(nodes):
         y = row * place + row / 2 + 2
-        name, value, lost = str(node), float(own["shapley"]), float(own["leave_one_out"])
+        name, value, lost = each.node, each.shapley, each.leave_one_out
         side = "gains" if value >= 0 else "loses"
         shown = name if len(name) <= 16 else name[:15] + "…"
-        error = float(found.errors[node])
-        tooltip = f"{name}: contribution {with_error(value, error)}, lost without it {lost:+.3f}"
-        limits = {"x1": x(value - INTERVAL * error), "x2": x(value + INTERVAL * error)}
+        tooltip = (
+            f"{name}: contribution {with_error(value, each.error)}, lost without it {lost:+.3f}"
+        )
+        limits = {"x1": x(value - INTERVAL * each.error), "x2": x(value + INTERVAL * each.error)}
         numbers = {"data_node": name, "data_value": f"{value:.6g}"}
         parts.append(
             element(
@@ -86,5 +84,5 @@ def contribution_chart(found: Contributions) -> Markup:
     return svg("what each node contributes", *parts, height=bottom + 38, class_="chart")
 
 
-def _by_value(found: Contributions) -> list[tuple[Any, Any]]:
-    return list(found.table.sort_values("shapley", ascending=False, kind="stable").iterrows())
+def _by_value(found: Contributions) -> list[NodeValue]:
+    return sorted(found.nodes, key=lambda each: -each.shapley)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import entr, expit
 
 from fedkin.models.objective import Objective
 from fedkin.types import LearningTask, Vector
@@ -22,13 +22,21 @@ INTERCEPT_STRENGTH = 0.1
 """The penalty of the intercept, likewise, whatever that of the slopes is."""
 
 INNER_FOLDS = 5
-"""The folds by which that penalty is chosen."""
+"""The folds by which penalties are judged."""
+
+OVERDISPERSION = 3.0
+"""How many times larger the variance of held-out losses is than their spread over rows shows: other rows of
+the owner would have led to other models."""
 
 FEWEST_OWN_ROWS = 10
 """The fewest rows of the owner by which training alone can be judged."""
 
-NEARLY_CONSTANT = 0.05
-"""A model whose outputs deviate by less says the same of every row."""
+CHANCE = 0.5
+"""How much a scale raises the log-likelihood of rows where there is nothing to fit: half of a chi-squared
+variable's mean."""
+
+NEGLIGIBLE = 1e-4
+"""A penalty with a smaller share is left out."""
 
 NEWTON_STEPS = 40
 SMALL_DECREMENT = 1e-8
@@ -189,7 +197,10 @@ def train(rows: OwnRows, l2: float, start: np.ndarray | None = None) -> np.ndarr
 
 
 def train_alone(rows: OwnRows, inner_folds: np.ndarray) -> np.ndarray:
-    """Train on the owner's rows alone, with the penalty that cross-validation finds best.
+    r"""Train on the owner's rows alone, as cross-validation finds best: the mean over all penalties.
+
+    Each counts by the likelihood of the held-out rows, :math:`e^{-L/3}`, so that few rows do not choose one
+    penalty by chance.
 
     Args:
         rows: The rows.
@@ -203,7 +214,16 @@ def train_alone(rows: OwnRows, inner_folds: np.ndarray) -> np.ndarray:
         for place in reversed(range(len(STRENGTHS))):
             model = train(kept, STRENGTHS[place] / kept.total, model)
             total[place] += losses(held.inputs @ model, held.labels, rows.task).sum()
-    return train(rows, STRENGTHS[int(np.argmin(total))] / rows.total)
+    # For numbers, the log-likelihood is in units of the variance of the errors.
+    unit = 1.0 if rows.task == "classification" else 2 * total.min() / rows.total
+    away = (total - total.min()) / max(OVERDISPERSION * unit, 1e-300)
+    shares = np.exp(-away) / np.exp(-away).sum()
+    models = [
+        share * train(rows, strength / rows.total)
+        for share, strength in zip(shares, STRENGTHS, strict=True)
+        if share > NEGLIGIBLE
+    ]
+    return np.sum(models, axis=0)
 
 
 def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:
@@ -241,16 +261,22 @@ def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:
 
 
 def points_along(model: np.ndarray, rows: OwnRows) -> bool:
-    """Tell whether a model agrees with the rows at all: whether recalibration leaves more than a constant.
+    """Tell whether a model agrees with the rows.
+
+    It does if its outputs, shifted and scaled, fit them better than a constant, by more than chance gives
+    where there is nothing to fit.
 
     >>> rows = OwnRows(add_ones(np.array([[-1.0], [1.0]] * 20)), np.array([0, 1] * 20), "classification", 2)
     >>> along = np.array([[-1.0, 1.0], [0.0, 0.0]])
-    >>> points_along(along, rows), points_along(-along, rows)
-    (True, False)
+    >>> points_along(along, rows), points_along(-along, rows), points_along(0 * along, rows)
+    (True, False, False)
     """
-    spread = (rows.inputs @ recalibrate(model, rows)).std(axis=0).max()
-    unit = 1.0 if rows.task == "classification" else float(np.std(rows.labels))
-    return bool(spread > NEARLY_CONSTANT * unit)
+    scaled = losses(rows.inputs @ recalibrate(model, rows), rows.labels, rows.task).sum()
+    if rows.task == "regression":
+        constant = 0.5 * rows.total * float(np.var(rows.labels))
+        return bool(0.5 * rows.total * np.log(constant / max(scaled, 1e-300)) > CHANCE)
+    shares = np.bincount(rows.labels, minlength=rows.outputs) / rows.total
+    return bool(rows.total * float(entr(shares).sum()) - scaled > CHANCE)
 
 
 def coefficients(theta: Vector, objective: Objective) -> np.ndarray:

@@ -26,7 +26,7 @@ from fedkin.training.alone import recalibrate as fit_outputs
 from fedkin.training.comparison import compare, own_rows
 from fedkin.training.comparison import warning as beaten_by_alone
 from fedkin.training.history import to_row
-from fedkin.training.problem import Problem, TrainedRun, refit_key, simulation
+from fedkin.training.problem import Problem, TrainedRun, cap_in, refit_key, simulation
 from fedkin.training.refit import can_refit, owner_share
 from fedkin.training.refit import refit as train_again
 from fedkin.training.result import Result
@@ -400,8 +400,8 @@ def make_result(
 
 
 def _cap(parameters: Mapping[str, Any], names: Sequence[str]) -> float | dict[str, float] | None:
-    """Return the cap that an algorithm ran with, wherever it stands among its parameters."""
-    found = parameters.get("cap", (parameters.get("differentiation") or {}).get("cap"))
+    """Return the cap that an algorithm ran with; by node where they differ."""
+    found = cap_in(parameters)
     if isinstance(found, (tuple, list)):
         return dict(zip(names, map(float, found), strict=True))
     return None if found is None else float(found)

@@ -1,7 +1,7 @@
 """A problem: data, model, engine and owner. `Problem.train` is the one way from there to a result."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,13 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.errors import InputError
+from fedkin.errors import DivergedError, FedkinError, InputError
 from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned
-from fedkin.federation.base import Federation
+from fedkin.federation.attended_exchange import FEWEST_NODES
+from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
+from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
+from fedkin.methods.weights import Cap, equal_weights
 from fedkin.models import named
 from fedkin.models.base import Model, as_model, is_torch_module, torch_model
 from fedkin.models.objective import Objective
@@ -25,6 +28,7 @@ from fedkin.training.checkpoint import (
     save_checkpoint,
     versions,
 )
+from fedkin.training.leave_out import claims_of, judge
 from fedkin.training.runner import Budget, RunState, begin, run
 from fedkin.types import Key, LearningTask, Points
 
@@ -153,6 +157,7 @@ class Problem:
         on_event: OnEvent | None = None,
         after_step: Callable[[RunState], None] | None = None,
         run_name: str = "",
+        leave_one_out: bool = False,
     ) -> "TrainedRun":
         """Run a method to its end, or continue from a checkpoint.
 
@@ -166,6 +171,9 @@ class Problem:
             on_event: Called with the events of the run.
             after_step: Called after each outer step, once its checkpoint is written.
             run_name: The name of the run in its events.
+            leave_one_out: Whether, at the end, each node that has a weight is left out once
+                (`training.leave_out`). A node without which the owner's loss is clearly lower is named in a
+                warning, and the run starts over without it.
         """
         method.check(len(self.federation.names))
         parameters_before = _parameters_in(checkpoint)
@@ -175,51 +183,165 @@ class Problem:
         method = method.for_budget(limited=budget != Budget())
         self.federation.ask_all = method.asks_all if ask_all is None else ask_all
         keep = keep or method.default_keep(self.objective)
-        algorithm, cost = method.prepare(self.federation, self.center, building_key(self.seed))
+        choices = {"keep": keep, "ask_all": self.federation.ask_all}
+        leave_one_out = leave_one_out and method.weighs_nodes
+        if leave_one_out:
+            choices["leave_one_out"] = True
+        plan = _Plan(
+            method,
+            _limited(budget, method, self.objective),
+            keep,
+            checkpoint,
+            {"choices": choices, **(made_with or {})},
+            on_event or (lambda event: None),
+            after_step,
+            run_name,
+        )
+        if leave_one_out:
+            trained = self._run_judged(plan)
+        else:
+            trained = self._finish(plan, self._begin(plan, self.federation))
+        assert trained.state.stopped is not None
+        plan.report(RunFinished(run=run_name, stopped=trained.state.stopped))
+        return trained
+
+    def _begin(
+        self, plan: "_Plan", federation: Federation, spent: Cost | None = None
+    ) -> "_Attempt":
+        """Get ready for a run, or for continuing one from a checkpoint.
+
+        Args:
+            plan: What to do.
+            federation: The nodes.
+            spent: What earlier attempts have cost; None for the first attempt.
+        """
+        method = plan.method
+        algorithm, cost = method.prepare(federation, self.center, building_key(self.seed))
         parameters = asdict(cast(Any, algorithm))
         theta = self.objective.start(initial_model_key(self.seed))
-        state = begin(algorithm, self.federation, theta, cost)
-        choices = {"keep": keep, "ask_all": self.federation.ask_all}
+        state = begin(algorithm, federation, theta, cost + (spent or Cost()))
+        state.rounds = cost.synchronizations  # every attempt has the whole budget
         depends_on = {
             "parameters": parameters,
-            "choices": choices,
             "versions": versions(*(() if self.objective.in_jax else ("torch",))),
-            **(made_with or {}),
+            **plan.made_with,
         }
+        attempt = _Attempt(algorithm, parameters, depends_on, federation, state)
+        if spent is not None:
+            return attempt
         resumed_after = None
-        if checkpoint is not None and checkpoint.exists():
+        if plan.checkpoint is not None and plan.checkpoint.exists():
             slots = slots_of(method.tasks)
-            load_checkpoint(checkpoint, state, self.federation, self.center, depends_on, slots)
+            load_checkpoint(plan.checkpoint, state, federation, self.center, depends_on, slots)
             resumed_after = len(state.history)
-        report = on_event or (lambda event: None)
-        names = self.federation.names
-        report(
-            RunStarted(run=run_name, method=method.name, nodes=names, resumed_after=resumed_after)
+        names = federation.names
+        plan.report(
+            RunStarted(run=plan.name, method=method.name, nodes=names, resumed_after=resumed_after)
         )
+        return attempt
+
+    def _finish(self, plan: "_Plan", attempt: "_Attempt") -> "TrainedRun":
+        """Run to the end, with a checkpoint and events after every step."""
 
         def record(state: RunState) -> None:
-            if checkpoint is not None:
-                save_checkpoint(checkpoint, state, self.federation, self.center, depends_on)
-            report(_step_event(state, run_name))
+            if plan.checkpoint is not None:
+                save_checkpoint(
+                    plan.checkpoint, state, attempt.federation, self.center, attempt.depends_on
+                )
+            plan.report(_step_event(state, plan.name))
             for warning in state.history[-1].warnings:
-                report(Warned(run=run_name, message=warning))
-            if after_step is not None:
-                after_step(state)
+                plan.report(Warned(run=plan.name, message=warning))
+            if plan.after_step is not None:
+                plan.after_step(state)
 
         run(
-            algorithm,
-            self.federation,
+            attempt.algorithm,
+            attempt.federation,
             self.center,
-            state,
+            attempt.state,
             training_key(self.seed),
-            budget=_limited(budget, method, self.objective),
-            keep=keep,
+            budget=plan.budget,
+            keep=plan.keep,
             test=self.test,
             after_step=record,
         )
-        assert state.stopped is not None
-        report(RunFinished(run=run_name, stopped=state.stopped))
-        return TrainedRun(method, parameters, state)
+        return TrainedRun(plan.method, attempt.parameters, attempt.state)
+
+    def _run_judged(self, plan: "_Plan") -> "TrainedRun":
+        """Run until the owner's rows find no node that harms; start over without one that does."""
+        federation, spent = ExcludingFederation(self.federation), None
+        while True:
+            attempt = self._begin(plan, federation, spent)
+            failure = trained = None
+            try:
+                trained = self._finish(plan, attempt)
+            except DivergedError as error:
+                failure = error
+            if self._excludes_somebody(plan, attempt.state, federation, cap_in(attempt.parameters)):
+                spent = attempt.state.cost
+            elif trained is not None:
+                return trained
+            else:
+                assert failure is not None
+                raise failure
+
+    def _excludes_somebody(
+        self, plan: "_Plan", state: RunState, federation: ExcludingFederation, cap: Cap | None
+    ) -> bool:
+        """Let the owner's rows judge the nodes of a run that has ended; exclude one that harms."""
+        if np.count_nonzero(federation.present) <= FEWEST_NODES:
+            return False
+        theta = start = self.objective.start(initial_model_key(self.seed))
+        if state.last_theta is not None:
+            before, now = self.center.losses([start, state.last_theta])
+            theta = state.last_theta if now <= before else start
+        weights = state.history[-1].node_weights if state.history else None
+        if weights is None:
+            weights = np.asarray(equal_weights(federation.present))
+        claims = claims_of(federation.slopes, weights)
+        harmful, notes = None, ()
+        try:
+            found = judge(
+                federation, self.center, theta, weights, cap or 1.0, judging_key(self.seed)
+            )
+            state.cost += found.cost
+            harmful = found.harmful(claims)
+            if harmful is not None:
+                federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
+        except FedkinError as error:
+            notes = (f"at the end, nodes could not be left out one by one: {error}",)
+        if harmful is None and state.history and (notes := federation.end_step() + notes):
+            last = state.history[-1]
+            state.history[-1] = replace(last, warnings=last.warnings + notes)
+            for note in notes:
+                plan.report(Warned(run=plan.name, message=note))
+        return harmful is not None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What `Problem.train` was asked for, with what is open chosen."""
+
+    method: Method
+    budget: Budget
+    keep: Keep
+    checkpoint: Path | None
+    made_with: Mapping[str, Any]
+    report: OnEvent
+    after_step: Callable[[RunState], None] | None
+    name: str
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A run that is ready to begin, or to continue."""
+
+    algorithm: Any
+    parameters: dict[str, Any]
+    depends_on: dict[str, Any]
+    """What its checkpoint is made with."""
+    federation: Federation
+    state: RunState
 
 
 @dataclass(frozen=True)
@@ -230,6 +352,11 @@ class TrainedRun:
     parameters: dict[str, Any]
     """What the method ran with: what was given, and what was chosen where it was open."""
     state: RunState
+
+
+def cap_in(parameters: Mapping[str, Any]) -> Cap | None:
+    """Return the cap that an algorithm runs with, wherever it stands among its parameters."""
+    return parameters.get("cap", (parameters.get("differentiation") or {}).get("cap"))
 
 
 def make_model(
@@ -309,6 +436,11 @@ def training_key(seed: int) -> Key:
 def building_key(seed: int) -> Key:
     """Return the key of what is asked of the nodes before training."""
     return jax.random.fold_in(jax.random.key(seed), 2)
+
+
+def judging_key(seed: int) -> Key:
+    """Return the key of the training in which nodes are left out."""
+    return jax.random.fold_in(jax.random.key(seed), 4)
 
 
 def refit_key(seed: int) -> Key:

@@ -15,6 +15,9 @@ from fedkin.federation.center import Center, Score
 from fedkin.methods.base import Algorithm, Info, Keep
 from fedkin.types import Key, Points, Vector
 
+MOST_STEPS_OWED = 3
+"""A run that has come to its end takes up to this many steps more for nodes that are just back."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -91,6 +94,8 @@ def run(
 ) -> RunState:
     """Step an algorithm until it stops by itself or the budget is used up.
 
+    It takes a few steps more where nodes are back that the last step has not asked.
+
     Args:
         algorithm: What to run.
         federation: The nodes.
@@ -103,11 +108,14 @@ def run(
         after_step: Called after each step, for progress and checkpoints.
     """
     clock = time.perf_counter() - state.seconds
-    while state.stopped is None:
-        state.stopped = _used_up(budget, state)
-        if state.stopped is not None:
-            break
+    owed, took_part = 0, None
+    while True:
         step = len(state.history)
+        state.stopped = state.stopped or _used_up(budget, state)
+        if state.stopped is not None:
+            if owed == MOST_STEPS_OWED or not _somebody_is_back(federation, took_part, step):
+                break
+            state.stopped, owed = None, owed + 1
         step_key = jax.random.fold_in(key, step)
         try:
             federation.begin_step(step)
@@ -117,6 +125,7 @@ def run(
         except FedkinError as error:
             error.add_note(f"in outer step {step + 1}")
             raise
+        took_part = federation.present.copy()
         state.cost += info.cost
         state.rounds += info.cost.synchronizations + info.silent_rounds
         state.seconds = time.perf_counter() - clock
@@ -130,6 +139,14 @@ def run(
         if after_step is not None:
             after_step(state)
     return state
+
+
+def _somebody_is_back(federation: Federation, took_part: np.ndarray | None, step: int) -> bool:
+    """Look for nodes that the last step has done without; None is for a run without a last step."""
+    if took_part is None or took_part.all():
+        return False
+    federation.begin_step(step)
+    return bool((federation.present & ~took_part).any())
 
 
 def _used_up(budget: Budget, state: RunState) -> str | None:

@@ -10,21 +10,18 @@ import pandas as pd
 
 from fedkin.data.arrays import CheckedArrays, check_arrays, check_several_nodes
 from fedkin.errors import InputError
-from fedkin.events import GroupsTrained, OnEvent
-from fedkin.federation.base import Cost
+from fedkin.events import OnEvent
 from fedkin.federation.center import Center
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.messages import listing, suggestion
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.base import LinearModel
-from fedkin.training.alone import losses
 from fedkin.training.problem import initial_model_key, prepare_points, simulation
 from fedkin.training.result import Result
-from fedkin.types import Points, Vector
+from fedkin.types import Points
 from fedkin.valuation.game import (
     Game,
-    Group,
     Sampled,
     exact_shapley,
     leave_one_out,
@@ -32,6 +29,7 @@ from fedkin.valuation.game import (
     sampled_shapley,
 )
 from fedkin.valuation.groups import GroupTraining
+from fedkin.valuation.judge import Judge
 from fedkin.valuation.result import Contributions, GroupWeights, ScoreName
 
 EXACT_UP_TO = 6
@@ -49,7 +47,7 @@ FEWEST_ORDERS = 4
 TRUNCATION = 0.1
 """A chain of groups ends where less than this share of the score's standard error is left to gain."""
 
-ROUNDS = 10
+ROUNDS = 40
 """The rounds of local steps for a model that is not trained to convergence."""
 
 LEARNING_RATE = 0.05
@@ -73,14 +71,14 @@ def contributions(
     batch_size: int = 50,
     rounds: int | None = None,
     learning_rate: float | None = None,
-    warm_start: bool = True,
+    warm_start: bool | None = None,
     on_event: OnEvent | None = None,
 ) -> Contributions:
     """Say what each node contributes to the owner's score: its Shapley value, and what is lost without it.
 
     A group of nodes is worth the score, on the validation data, of a model trained on these nodes only. The
-    empty group is worth that of the best constant answer. Training starts from the result's model, and all
-    groups share their exchanges. docs/contributions.md says what is exact, and what is not.
+    empty group is worth that of the best constant answer. All groups share their exchanges.
+    docs/contributions.md says what is exact, and what is not.
 
     >>> import numpy as np, fedkin
     >>> x = np.linspace(-1, 1, 40)[:, None]
@@ -92,8 +90,7 @@ def contributions(
     (True, True)
 
     Args:
-        result: What `fedkin.fit` returned, or the `model` of an advice: it says which model is trained, and
-            where training starts.
+        result: What `fedkin.fit` returned, or the `model` of an advice: it says which model is trained.
         nodes: (X, y) of each node, as they were given to `fedkin.fit`: a result does not keep data.
         validation: (X, y) of the owner, likewise.
         score: `loss` (log loss for classes, squared error for numbers) or `accuracy`. Positive
@@ -108,9 +105,10 @@ def contributions(
         seed: Decides the orders, and everything random in training.
         batch_size: The number of points in a mini-batch.
         rounds: For models that are not trained to convergence (networks): the rounds of local steps on
-            each group (default: 10).
+            each group (default: 40).
         learning_rate: Their step size (default: 0.05).
-        warm_start: Whether training starts from the result's model, or from a new one.
+        warm_start: Whether training starts from the result's model, or from a new one; by default where it
+            is to convergence. In a few rounds, networks do not unlearn the nodes that are left out.
         on_event: Called with the events (`fedkin.events.GroupsTrained`).
 
     Returns:
@@ -144,8 +142,8 @@ def contributions(
         learning_rate=learning_rate,
         warm_start=warm_start,
     )
-    judge = _Judge(training, shares, players, score, on_event)
-    judge.most = 2 ** len(players) - 1 if exact else 1 + len(players) * (orders + 1)
+    judge = Judge(training, shares, players, score, on_event)
+    judge.most = _most_groups(len(players), None if exact else orders)
     game = Game(len(players), judge.nobody(), judge.evaluate)
     if exact:
         found = Sampled(exact_shapley(game), np.zeros(len(players)), 0)
@@ -188,83 +186,17 @@ def contributions(
     )
 
 
-class _Judge:
-    """Trains a model on each group of nodes, and scores it on the owner's rows.
+def _most_groups(players: int, orders: int | None) -> int:
+    """Return how many groups are tried at most: all of them, or those of some orders.
 
-    Args:
-        training: How models are trained.
-        shares: The weights of all nodes.
-        players: The places of the nodes that groups are made of.
-        score: What counts.
-        on_event: Called with the events.
+    >>> _most_groups(6, None), _most_groups(15, 20), _most_groups(3, 20)
+    (63, 271, 7)
     """
-
-    def __init__(
-        self,
-        training: GroupTraining,
-        shares: np.ndarray,
-        players: list[int],
-        score: ScoreName,
-        on_event: OnEvent | None,
-    ) -> None:
-        self._training, self._shares, self._players = training, shares, players
-        self._score, self._on_event = score, on_event
-        self._done, self._unsettled, self.most = 0, 0, 0
-        self.cost = Cost()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a reader should know about the training."""
-        if not self._unsettled:
-            return ()
-        return (
-            f"{self._unsettled} of {self._done} models had not converged after the most exchanges: their "
-            "groups' worth is inexact",
-        )
-
-    def evaluate(self, groups: Sequence[Group]) -> list[np.ndarray]:
-        """Return the score of each of the owner's rows, for every group."""
-        weights = []
-        for group in groups:
-            members = np.zeros_like(self._shares)
-            chosen = [self._players[player] for player in sorted(group)]
-            members[chosen] = self._shares[chosen]
-            weights.append(members / members.sum())
-        trained = self._training.train(np.stack(weights))
-        self.cost += trained.cost
-        self._unsettled += trained.unsettled
-        self._done += len(groups)
-        if self._on_event is not None:
-            self._on_event(GroupsTrained(done=self._done, most=max(self.most, self._done)))
-        return [self._of_rows(jnp.asarray(theta)) for theta in trained.models]
-
-    def nobody(self) -> np.ndarray:
-        """Return the same for the best constant answer: the owner's own class frequencies, or mean."""
-        labels = self._rows.labels
-        if self._training.center.objective.model.task == "regression":
-            outputs = np.full((len(labels), 1), labels.mean(dtype=np.float64))
-        else:
-            classes = self._training.center.objective.output_shape()[0]
-            counts = np.bincount(labels, minlength=classes)
-            outputs = np.tile(np.log(np.maximum(counts, 1e-300) / len(labels)), (len(labels), 1))
-        return self._scores(outputs)
-
-    def _of_rows(self, theta: Vector) -> np.ndarray:
-        outputs = self._training.center.outputs(theta, self._rows.inputs)
-        return self._scores(np.asarray(outputs, np.float64).reshape(len(outputs), -1))
-
-    def _scores(self, outputs: np.ndarray) -> np.ndarray:
-        task = self._training.center.objective.model.task
-        if self._score == "accuracy":
-            return (outputs.argmax(axis=1) == self._rows.labels).astype(np.float64)
-        lost = losses(outputs, self._rows.labels, task)
-        return -2 * lost if task == "regression" else -lost
-
-    @property
-    def _rows(self) -> Points:
-        rows = self._training.center.rows
-        assert rows is not None
-        return rows
+    every = 2**players - 1
+    if orders is None:
+        return every
+    # Everyone, single players, everyone but one, and what is between these in each order.
+    return min(every, 1 + 2 * players + orders * max(players - 3, 0))
 
 
 def _spread_out(column: np.ndarray, players: list[int], nodes: int) -> np.ndarray:
@@ -377,7 +309,7 @@ def _training(
     batch_size: int,
     rounds: int | None,
     learning_rate: float | None,
-    warm_start: bool,
+    warm_start: bool | None,
 ) -> GroupTraining:
     """Bind the model to the data."""
     objective = result.objective
@@ -393,14 +325,14 @@ def _training(
         settings = LocalSvrg(
             learning_rate=learning_rate or LEARNING_RATE,
             period=min(federation.batches, LONGEST_PERIOD),
-            rounds=whole_number("rounds", rounds or ROUNDS),
+            rounds=ROUNDS if rounds is None else whole_number("rounds", rounds),
         )
     elif rounds is not None or learning_rate is not None:
         given = "rounds" if rounds is not None else "learning_rate"
         raise InputError(
             f"{given} changes nothing for linear models, which are trained to convergence: leave it out"
         )
-    start = jnp.asarray(result.theta)
-    if not warm_start:
-        start = objective.start(initial_model_key(seed))
+    start = objective.start(initial_model_key(seed))
+    if warm_start or (warm_start is None and settings is None):
+        start = jnp.asarray(result.theta)
     return GroupTraining(federation, center, start, jax.random.key(seed), settings)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,31 @@ GroupWeights = Literal["size", "equal", "learned"]
 CLEAR = 2.0
 """A contribution of this many standard errors is no chance."""
 
+LITTLE = 0.25
+"""A node is hardly missed where less than this share of its contribution is lost without it."""
+
 INTERVAL = 1.645
 """The standard errors to both sides of a 90% interval."""
 
 ERRORS = ("sampling_error", "row_error")
 """The two standard errors of a Shapley value."""
+
+VALUES = ("weight", "shapley", *ERRORS, "leave_one_out", "leave_one_out_error")
+"""The columns that hold fractions."""
+
+
+class NodeValue(NamedTuple):
+    """The numbers of one node."""
+
+    node: str
+    rows: int
+    weight: float
+    """Its weight in the result; NaN if it has none."""
+    shapley: float
+    error: float
+    """The standard error of its Shapley value."""
+    leave_one_out: float
+    leave_one_out_error: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,22 +98,31 @@ class Contributions:
         return "squared error" if self.regression else "log loss"
 
     @property
-    def errors(self) -> pd.Series:
-        """The standard error of each Shapley value: over orders and rows together."""
-        return np.sqrt((self.table[list(ERRORS)] ** 2).sum(axis=1))
+    def nodes(self) -> list[NodeValue]:
+        """Every node's numbers, with one error of its Shapley value: over orders and rows together."""
+        return [
+            NodeValue(
+                str(node),
+                int(row["rows"]),
+                float(row["weight"]),
+                float(row["shapley"]),
+                float(np.hypot(*(row[name] for name in ERRORS))),
+                float(row["leave_one_out"]),
+                float(row["leave_one_out_error"]),
+            )
+            for node, row in self.table.to_dict(orient="index").items()
+        ]
 
     @property
     def replaceable(self) -> tuple[str, ...]:
         """The nodes that clearly contribute, but are hardly missed: others can stand in for them."""
-        table = self.table
-        contributes = table["shapley"] > CLEAR * self.errors
-        missed = table["leave_one_out"] > CLEAR * table["leave_one_out_error"]
-        return tuple(table.index[contributes & ~missed])
-
-    @property
-    def harmful(self) -> tuple[str, ...]:
-        """The nodes that clearly lower the score."""
-        return tuple(self.table.index[self.table["shapley"] < -CLEAR * self.errors])
+        return tuple(
+            each.node
+            for each in self.nodes
+            if each.shapley > CLEAR * each.error
+            and each.leave_one_out <= CLEAR * each.leave_one_out_error
+            and each.leave_one_out < LITTLE * each.shapley
+        )
 
     @property
     def sentence(self) -> str:
@@ -120,20 +149,23 @@ class Contributions:
         names = self.replaceable
         if not names:
             return None
-        verb = "contributes" if len(names) == 1 else "contribute"
-        them = "it" if len(names) == 1 else "any one of them"
+        if len(names) == 1:
+            return (
+                f"{names[0]} clearly contributes, but leaving it out costs little: other nodes can stand in "
+                "for it."
+            )
         return (
-            f"{join_names(names, most=6)} clearly {verb}, but leaving {them} out costs next to nothing: "
-            "other nodes can stand in. Do not drop such nodes together."
+            f"{join_names(names, most=6)} clearly contribute, but leaving any one of them out costs little: "
+            "other nodes can stand in for it. Do not drop these nodes together."
         )
 
     @property
     def method(self) -> str:
         """How it was found out, in a sentence."""
         how = "All groups of nodes" if self.exact else f"Groups of nodes from {self.orders} orders"
-        trained = "trained to convergence" if self.converged else "trained on for a few rounds"
+        trained = "trained to convergence" if self.converged else "trained for a few rounds each"
         return (
-            f"{how} were compared: {self.groups} models, {trained} from the result's model, in "
+            f"{how} were compared: {self.groups} models, {trained}, in "
             f"{self.cost.synchronizations} synchronizations."
         )
 
@@ -153,7 +185,7 @@ class Contributions:
         if self.score != "loss" or not self.regression:
             return self
         table = self.table.copy()
-        values = ["shapley", *ERRORS, "leave_one_out", "leave_one_out_error"]
+        values = [name for name in VALUES if name != "weight"]
         table[values] = unit**2 * table[values]
         return replace(
             self, table=table, everyone=unit**2 * self.everyone, nobody=unit**2 * self.nobody
@@ -161,9 +193,10 @@ class Contributions:
 
     def summary(self) -> dict[str, Any]:
         """Return everything as plain values, for JSON; `from_summary` reads them."""
-        nodes = (
-            self.table.reset_index().astype(object).where(self.table.reset_index().notna(), None)
-        )
+        nodes = [
+            {"node": str(node), **{str(name): _plain(value) for name, value in row.items()}}
+            for node, row in self.table.to_dict(orient="index").items()
+        ]
         return {
             "score": self.score,
             "score_name": self.score_name,
@@ -180,7 +213,7 @@ class Contributions:
             "bytes_up": self.cost.bytes_up,
             "bytes_down": self.cost.bytes_down,
             "warnings": list(self.warnings),
-            "nodes": nodes.to_dict(orient="records"),
+            "nodes": nodes,
         }
 
     @classmethod
@@ -188,7 +221,7 @@ class Contributions:
         """Return what `summary` describes."""
         table = pd.DataFrame(summary["nodes"]).set_index("node")
         return cls(
-            table=table.astype({name: float for name in table if name != "rows"}),
+            table=table.astype(dict.fromkeys(VALUES, float)),
             regression=summary["score_name"] == "squared error",
             cost=Cost(summary["synchronizations"], summary["bytes_up"], summary["bytes_down"]),
             warnings=tuple(summary["warnings"]),
@@ -218,6 +251,10 @@ def with_error(value: float, error: float) -> str:
     """
     digits = 3 if abs(value) < 100 else 0
     return f"{value:+.{digits}f} ± {error:.{digits}f}".replace("-", "−")
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _signed(value: float) -> str:

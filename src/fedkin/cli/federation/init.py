@@ -18,24 +18,16 @@ from fedkin.cli.options import (
     LABEL,
     NODE,
     TARGET,
-    CategoricalOption,
-    ColumnsOption,
-    DropOption,
-    MissingOption,
-    NoHeaderOption,
     OwnOption,
-    PositiveOption,
     SeedOption,
-    SeparatorOption,
     TargetNodeOption,
-    TaskName,
-    TaskOption,
     TestOption,
     ValidationOption,
     read_request,
     was_given,
 )
 from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result
+from fedkin.cli.table_options import COLUMN_OPTIONS, takes
 from fedkin.data.federated import Target
 from fedkin.errors import InputError
 from fedkin.flower import certificates
@@ -66,6 +58,7 @@ TABLE_OPTIONS = (
 )
 
 
+@takes(*COLUMN_OPTIONS)
 def init(
     context: typer.Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to make.")],
@@ -155,14 +148,6 @@ def init(
         ),
     ] = None,
     label: Annotated[str | None, LABEL] = None,
-    task: TaskOption = TaskName.classification,
-    positive: PositiveOption = None,
-    categorical: CategoricalOption = None,
-    drop: DropOption = None,
-    missing: MissingOption = None,
-    columns: ColumnsOption = None,
-    no_header: NoHeaderOption = False,
-    separator: SeparatorOption = ",",
 ) -> None:
     """Make the certificates, the key pairs of the nodes and the configuration of a federation.
 
@@ -192,9 +177,7 @@ def init(
         if label is None:
             raise InputError("--label is missing: the column to predict")
         request = read_request(context, validation_fraction=validation_fraction, whole_owner=advise)
-        options = table_settings(
-            label, task, positive, categorical, drop, missing, columns, no_header, separator
-        )
+        options = table_settings(context)
 
         def prepare() -> Prepared:
             if everyone:

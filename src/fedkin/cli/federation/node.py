@@ -9,20 +9,12 @@ from fedkin.cli.federation import foreground
 from fedkin.cli.federation.options import InsecureOption, table_settings
 from fedkin.cli.options import (
     LABEL,
-    CategoricalOption,
-    ColumnsOption,
-    DropOption,
-    MissingOption,
-    NoHeaderOption,
-    PositiveOption,
     SeedOption,
-    SeparatorOption,
-    TaskName,
-    TaskOption,
     refuse_csv_options,
     was_given,
 )
 from fedkin.cli.output import print_note
+from fedkin.cli.table_options import COLUMN_OPTIONS, takes
 from fedkin.errors import InputError
 from fedkin.flower import certificates, processes
 from fedkin.flower.certificates import require_flower
@@ -32,6 +24,7 @@ from fedkin.flower.layout import Option, check_name, write_configuration
 LIMITS_PANEL = "Limits of what the center may ask"
 
 
+@takes(*COLUMN_OPTIONS)
 def node(
     context: typer.Context,
     superlink: Annotated[
@@ -159,7 +152,7 @@ def node(
             "--joins-per-day",
             min=1,
             metavar="N",
-            help="The most requests to join a run within 24 hours (default: 500).",
+            help="The most requests to join a run within 24 hours (default: 2,000).",
             rich_help_panel=LIMITS_PANEL,
         ),
     ] = None,
@@ -234,14 +227,6 @@ def node(
         ),
     ] = None,
     insecure: InsecureOption = False,
-    task: TaskOption = TaskName.classification,
-    positive: PositiveOption = None,
-    categorical: CategoricalOption = None,
-    drop: DropOption = None,
-    missing: MissingOption = None,
-    columns: ColumnsOption = None,
-    no_header: NoHeaderOption = False,
-    separator: SeparatorOption = ",",
 ) -> None:
     """Take part in a federation with your own table, in the foreground; end it with Ctrl-C.
 
@@ -261,10 +246,7 @@ def node(
         raise InputError(
             "--seed draws the rows that an owner holds out: add --validation-fraction, or leave it out"
         )
-    settings = table_settings(
-        label, task, positive, categorical, drop, missing, columns, no_header, separator
-    )
-    settings |= {
+    settings = table_settings(context) | {
         "name": name,
         "data": str(table.absolute()),
         "minimum-points": minimum_points,

@@ -45,27 +45,14 @@ def check_listen_option(address: str) -> None:
         raise InputError(f"--listen: {error}") from error
 
 
-def table_settings(
-    label: str,
-    task: TaskName,
-    positive: str | None,
-    categorical: str | None,
-    drop: str | None,
-    missing: str | None,
-    columns: str | None,
-    no_header: bool,
-    separator: str,
-) -> dict[str, Option]:
-    """Return how a table is read, as the settings of a node; what is not given is left out."""
-    given: dict[str, Option | None] = {
-        "label": label,
+def table_settings(context: typer.Context) -> dict[str, Option]:
+    """Return how a command's tables are read, as the settings of a node; what is not given is left out."""
+    given = context.params
+    task = TaskName(given["task"])
+    names = ("label", "positive", "categorical", "drop", "missing", "columns")
+    settings: dict[str, Option | None] = {name: given[name] for name in names} | {
         "task": None if task is TaskName.classification else task.value,
-        "positive": positive,
-        "categorical": categorical,
-        "drop": drop,
-        "missing": missing,
-        "columns": columns,
-        "header": False if no_header else None,
-        "separator": None if separator == "," else separator,
+        "header": False if given["no_header"] else None,
+        "separator": None if given["separator"] == "," else given["separator"],
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in settings.items() if value is not None}

@@ -20,7 +20,7 @@ from fedkin.cli.options import (
     OutOption,
     ResumeOption,
 )
-from fedkin.cli.output import JsonOption, notes, print_note
+from fedkin.cli.output import JsonOption, notes, print_note, print_warning
 from fedkin.cli.progress import StudyDisplay
 from fedkin.cli.study import show_outcome
 from fedkin.data.preprocessing import Preprocessing
@@ -93,12 +93,13 @@ def run(
         configuration = {"job": str(path), "out": str(out), "resume": resume}
         if isinstance(job, StudyJob):
             Store(out).check(resume=resume)
-            with StudyDisplay(notes) as display:
+            with StudyDisplay(notes, show_warnings=True) as display:
                 follower = StudyFollower(out, len(job.study.runs()), display)
                 failure = wait_for_run(layout, link, configuration, lambda _: follower.poll())
                 outcome = follower.outcome()
             if failure is not None and not outcome.failed:
                 raise InputError(failure)
+            display.repeat_warnings()
             show_outcome(outcome, out, json)
         elif isinstance(job, AdviceJob):
             check_fit_out(out)
@@ -189,7 +190,7 @@ def _show_event(event: Event) -> None:
     if isinstance(event, RunStarted | StepDone):
         print_note(event_text(event))
     elif isinstance(event, Warned):
-        print_note(f"note: {event_text(event)}")
+        print_warning(event_text(event))
 
 
 def read_and_show_fit(out: Path, json: bool) -> None:

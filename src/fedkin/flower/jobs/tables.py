@@ -40,6 +40,8 @@ class TableJobKeys(LearningKeys):
     validation: Path
     """The center's own table, by which the weights are chosen."""
     test: Path | None = None
+    leave_one_out: bool = True
+    """Whether, at the end, each node that has a weight is left out once (docs/lying-nodes.md)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class TableJob:
             checkpoint=checkpoint,
             made_with={"nodes": as_json(summaries), "tables": tables.digests()},
             on_event=report,
+            leave_one_out=keys.leave_one_out,
         )
         result = make_result(problem, trained)
         metrics = score_tables(result, tables.validation, tables.test, tables.preprocessing)

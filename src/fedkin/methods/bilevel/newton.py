@@ -26,6 +26,7 @@ from fedkin.federation.task import Task
 from fedkin.methods.base import Info
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.endings import FLAT, converged, no_longer_falls
+from fedkin.methods.bilevel.mismatch import MISMATCHES, STOPPED_BY_MISMATCH, mismatch_of
 from fedkin.methods.bilevel.newton_state import (
     Evidence,
     NewtonState,
@@ -40,7 +41,7 @@ from fedkin.methods.bilevel.node import CLASS_PRODUCT, GRADIENT, HESSIAN_PRODUCT
 from fedkin.methods.bilevel.prior import Prior
 from fedkin.methods.bilevel.sketch import Sketch
 from fedkin.methods.bilevel.starts import is_hopeless, start_again, unknown_visit
-from fedkin.methods.weights import Cap, cap_among, fill_unknown, raised_cap, readmit
+from fedkin.methods.weights import Cap, Roster, cap_among, fill_unknown, raised_cap
 from fedkin.numerics.line_search import SIDESTEP
 from fedkin.numerics.simplex_steps import (
     Secants,
@@ -123,6 +124,8 @@ class NewtonBilevel:
             lowest=unknown,
             starts=np.zeros((0, nodes)),
             started=0,
+            mismatches=0,
+            roster=Roster.of_all(jnp.asarray(weights)),
         )
 
     def step(
@@ -134,6 +137,10 @@ class NewtonBilevel:
         state = state._replace(iteration=state.iteration + 1)
         if evidence is None:
             return state, self._info(state, center, cost)
+        if evidence.mismatch is not None:
+            state = state._replace(mismatches=state.mismatches + 1)
+        if state.mismatches >= MISMATCHES:
+            return state, self._info(state, center, cost, evidence, STOPPED_BY_MISMATCH)
         following, stop = self._decide(state, evidence, federation.present, center)
         settled = evidence.decrement <= SETTLED * evidence.loss
         if stop is not None or is_hopeless(state, evidence, settled):
@@ -143,7 +150,9 @@ class NewtonBilevel:
 
     def _admit(self, state: NewtonState, present: np.ndarray) -> NewtonState:
         """Begin again from the current model where nodes have come or gone."""
-        weights = as_float64(readmit(jnp.asarray(state.node_weights), self.cap, present))
+        given = jnp.asarray(state.node_weights)
+        weights = as_float64(state.roster.readmit(given, self.cap, present))
+        state = state._replace(roster=state.roster.after(jnp.asarray(weights), present))
         same = np.allclose(weights, state.node_weights, atol=1e-6)
         if same and not state.candidate[~present].any():
             return state
@@ -213,6 +222,7 @@ class NewtonBilevel:
             # this very exchange: ask again.
             return state, None, reply.cost
         slopes = as_float64(fill_unknown(jnp.asarray(known), jnp.asarray(state.node_weights)))
+        mismatch = mismatch_of(known, state.candidate, gradient, adjoint, validation_loss)
         inner_error = float(slopes @ state.node_weights)
         prior_loss = 0.0
         if self.prior is not None:
@@ -236,6 +246,7 @@ class NewtonBilevel:
             sure_gap=largest_decrease(among, own, cap, error),
             complete=bool(np.isfinite(known[federation.present]).all()),
             prior_loss=prior_loss,
+            mismatch=mismatch,
         )
         return state._replace(curvature=curvature, last_step=direction), evidence, reply.cost
 
@@ -414,7 +425,8 @@ class NewtonBilevel:
                 "inner_error": seen.inner_error,
                 "decrement": seen.decrement,
             }
-        return Info(theta, as_sent(best.node_weights), cost, diagnostics, stop=stop)
+        warnings = () if seen is None or seen.mismatch is None else (seen.mismatch,)
+        return Info(theta, as_sent(best.node_weights), cost, diagnostics, warnings, stop)
 
 
 def _products(task: Task, directions: Vector, weights: np.ndarray) -> WeightedSum:

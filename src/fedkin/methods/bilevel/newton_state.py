@@ -8,6 +8,7 @@ import numpy as np
 from fedkin.federation.center import Center
 from fedkin.methods.bilevel.curvature import Curvature, Place
 from fedkin.methods.bilevel.sketch import Sketch
+from fedkin.methods.weights import Roster
 from fedkin.numerics.line_search import LineSearch
 from fedkin.numerics.simplex_steps import Secants
 from fedkin.types import Array, Vector
@@ -66,6 +67,10 @@ class NewtonState(NamedTuple):
     """Weights to start from again, as rows."""
     started: int
     """The iteration of the last start."""
+    mismatches: int
+    """The exchanges in which the slopes were not those of the gradients."""
+    roster: Roster
+    """Who takes part, and the weights of those who are away."""
 
 
 class Evidence(NamedTuple):
@@ -90,6 +95,8 @@ class Evidence(NamedTuple):
     """Whether every node that takes part has reported its slope."""
     prior_loss: float = 0.0
     """What the weights' distance from the prior adds to the loss."""
+    mismatch: str | None = None
+    """That the slopes are not those of the gradients, in a sentence."""
 
     @property
     def loss(self) -> float:
@@ -116,10 +123,7 @@ def search_line(
         prior_slopes: The first and the second derivative of a prior on the weights along the line.
     """
     first, second = prior_slopes
-    offset = seen.inner_error - first
-    # Owners elsewhere have no prior.
-    bend = {"bend": second} if second else {}
-    return center.search_line(theta, seen.direction, offset, longest, **bend)
+    return center.search_line(theta, seen.direction, seen.inner_error - first, longest, second)
 
 
 def trusted_share(decrement: float, place: Place) -> float:

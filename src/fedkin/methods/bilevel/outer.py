@@ -12,7 +12,7 @@ from fedkin.federation.center import Center
 from fedkin.methods.base import Info
 from fedkin.methods.bilevel.hypergradient import AdjointSolver, AdjointSystem, Hypergradient
 from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution, solve_inner
-from fedkin.methods.weights import Cap, cap_among, project_weights, readmit
+from fedkin.methods.weights import Cap, Roster, cap_among, project_weights
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.numerics.simplex_steps import largest_decrease
 from fedkin.types import Array, Key, Vector
@@ -39,6 +39,8 @@ class BilevelState(NamedTuple):
     """What the adjoint solver's learning rate has been multiplied with after divergence."""
     iteration: int
     """The number s of outer iterations done."""
+    roster: Roster
+    """Who takes part, and the weights w of those who are away."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,15 @@ class Differentiation:
     def init(self, theta: Vector, nodes: int) -> BilevelState:
         """Begin with equal weights."""
         node_weights = project_capped_simplex(jnp.full(nodes, 1 / nodes), self.cap)
-        return BilevelState(node_weights, node_weights, theta, jnp.zeros_like(theta), 1.0, 0)
+        return BilevelState(
+            node_weights,
+            node_weights,
+            theta,
+            jnp.zeros_like(theta),
+            1.0,
+            0,
+            Roster.of_all(node_weights),
+        )
 
     def train(
         self, theta: Vector, node_weights: Array, key: Key, federation: Federation
@@ -126,7 +136,7 @@ class ProximalBilevel:
     ) -> tuple[BilevelState, Info]:
         """Take one outer iteration: w ← P(w − η g)."""
         cap = self.differentiation.cap
-        node_weights = readmit(state.node_weights, cap, federation.present)
+        node_weights = state.roster.readmit(state.node_weights, cap, federation.present)
         solution, loss, hypergradient = self.differentiation.differentiate(
             state, node_weights, key, federation, center
         )
@@ -142,6 +152,7 @@ class ProximalBilevel:
             hypergradient.adjoint,
             hypergradient.rate_factor,
             state.iteration + 1,
+            state.roster.after(node_weights, federation.present),
         )
         return state, _info(solution, node_weights, loss, hypergradient)
 
@@ -171,8 +182,10 @@ class AcceleratedBilevel:
         """Take one outer iteration (Algorithm 2, lines 4-14)."""
         s, eta, cap = state.iteration, self.outer_learning_rate, self.differentiation.cap
         middle_key, aggregate_key = jax.random.split(key)
-        node_weights = readmit(state.node_weights, cap, federation.present)
-        aggregate = readmit(state.aggregate_weights, cap, federation.present)
+        present = federation.present
+        node_weights = state.roster.readmit(state.node_weights, cap, present)
+        aggregate = state.roster.readmit(state.aggregate_weights, cap, present)
+        roster = state.roster.after(aggregate, present)
         middle = 2 / (s + 2) * node_weights + s / (s + 2) * aggregate
         solution, _, hypergradient = self.differentiation.differentiate(
             state, middle, middle_key, federation, center
@@ -187,6 +200,7 @@ class AcceleratedBilevel:
             hypergradient.adjoint,
             hypergradient.rate_factor,
             s + 1,
+            roster,
         )
         loss, _ = center.loss_and_gradient(result.point)
         result = result._replace(cost=solution.cost + result.cost)
@@ -247,7 +261,9 @@ class AdaptiveBilevel:
         """Try the candidate weights."""
         cap = self.differentiation.cap
         inner_key, adjoint_key = jax.random.split(key)
-        candidate = readmit(state.candidate, cap, federation.present)
+        roster = state.accepted.roster
+        candidate = roster.readmit(state.candidate, cap, federation.present)
+        roster = roster.after(candidate, federation.present)
         solution = self.differentiation.train(
             state.accepted.theta, candidate, inner_key, federation
         )
@@ -256,7 +272,8 @@ class AdaptiveBilevel:
         # Where nodes have come or gone, the accepted weights cannot be returned to.
         same_nodes = np.array_equal(candidate, state.candidate)
         if same_nodes and loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
-            return self._reject(state, solution, loss, federation)
+            kept = state.accepted._replace(roster=roster)
+            return self._reject(state._replace(accepted=kept), solution, loss, federation)
         hypergradient = self.differentiation.hypergradient_at(
             solution.point, target, candidate, state.accepted, adjoint_key, federation
         )
@@ -273,6 +290,7 @@ class AdaptiveBilevel:
             hypergradient.adjoint,
             hypergradient.rate_factor,
             state.accepted.iteration + 1,
+            roster,
         )
         following = project_weights(candidate - eta * gradient, cap, federation.present)
         promise = -float(gradient @ (following - candidate))

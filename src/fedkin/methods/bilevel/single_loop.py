@@ -22,7 +22,7 @@ from fedkin.methods.bilevel.node import DECREMENT, MOST_DAMPING, SLOPE
 from fedkin.methods.bilevel.rivals import Rivals
 from fedkin.methods.bilevel.weight_search import WeightSearch, shifted_weight
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
-from fedkin.methods.weights import Cap
+from fedkin.methods.weights import Cap, Roster
 from fedkin.numerics.linear_solve import DampedSolution
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.types import Array, Key, Vector
@@ -98,6 +98,8 @@ class SingleLoopState(NamedTuple):
     shifts: Array
     """The parts of the whole weight that the last three exchanges shifted."""
     rivals: Rivals
+    roster: Roster
+    """Who takes part, and the weights of those who are away."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class SingleLoop:
             since_best=0,
             shifts=jnp.ones(3),
             rivals=Rivals.none_yet(self.restarts, len(theta)),
+            roster=Roster.of_all(node_weights),
         )
 
     def step(
@@ -197,7 +200,11 @@ class SingleLoop:
 
     def _among(self, state: SingleLoopState, present: np.ndarray) -> SingleLoopState:
         """Suit the nodes that take part now; where the weights change much, it is another problem."""
-        search = state.search.among(present, self.cap)
+        weights = state.search.node_weights
+        returned = state.roster.with_returned(weights, self.cap, present)
+        search = state.search if returned is weights else state.search.returned(returned)
+        search = search.among(present, self.cap)
+        state = state._replace(roster=state.roster.after(search.node_weights, present))
         if shifted_weight(state.search.node_weights, search.node_weights) <= SHIFTING:
             return state._replace(search=search)
         return state._replace(

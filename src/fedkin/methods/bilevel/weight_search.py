@@ -89,6 +89,10 @@ class WeightSearch(NamedTuple):
         newly_weighted = (np.asarray(search.node_weights) > 0) & (left == 0)
         return search._replace(short_moves=0) if newly_weighted.any() else search
 
+    def returned(self, node_weights: Array) -> "WeightSearch":
+        """Return the search at weights in which nodes that were away have theirs again."""
+        return self.restarted(node_weights)._replace(short_moves=0)
+
     def restarted(self, node_weights: Array, radius_factor: float = 1.0) -> "WeightSearch":
         """Return the search at other weights, or for another model: former slopes no longer count."""
         return WeightSearch.begin(node_weights)._replace(

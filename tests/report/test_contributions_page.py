@@ -49,16 +49,17 @@ def found(**changes):
 
 
 def test_errors_over_orders_and_rows_add_up():
-    assert found().errors.tolist() == pytest.approx([0.05, 0.05, 0.05])
+    assert [each.error for each in found().nodes] == pytest.approx([0.05, 0.05, 0.05])
 
 
-def test_nodes_that_others_can_stand_in_for_are_named_and_those_that_harm():
+def test_nodes_that_others_can_stand_in_for_are_named():
     shown = found()
     assert shown.replaceable == ("<b>east</b>",)  # south is missed, west does harm
-    assert shown.harmful == ("west",)
     assert shown.caution is not None
-    assert "leaving it out costs next to nothing: other nodes can stand in" in shown.caution
+    assert "leaving it out costs little: other nodes can stand in for it." in shown.caution
     assert found(table=shown.table.loc[["south"]]).caution is None
+    unsure = shown.table.loc[["<b>east</b>"]].assign(leave_one_out=0.15, leave_one_out_error=0.1)
+    assert found(table=unsure).caution is None  # not told from zero, but not little either
 
 
 def test_scores_are_written_as_users_know_them():
@@ -72,6 +73,7 @@ def test_scores_are_written_as_users_know_them():
 
 def test_nodes_are_shown_by_their_value_with_marks_where_the_numbers_are():
     shown = second_opinion(found())
+    assert shown is not None
     assert [row["node"] for row in shown.rows] == ["<b>east</b>", "south", "west"]
     assert shown.rows[2]["contribution"] == "−0.200 ± 0.050"
     chart = str(contribution_chart(found()))
@@ -81,7 +83,7 @@ def test_nodes_are_shown_by_their_value_with_marks_where_the_numbers_are():
     places = [float(x) for x, _ in circles]
     assert [side for _, side in circles] == ["gains", "gains", "loses"]
     assert places[0] == places[1] > places[2]
-    zero = float(re.search(r'<line x1="([\d.]+)"[^>]* class="axis"', chart)[1])
+    (zero,) = map(float, re.findall(r'<line x1="([\d.]+)"[^>]* class="axis"', chart))
     assert places[2] < zero < places[0]
     # Zero divides the way from −0.2 to 0.3 as 2 to 3.
     assert (zero - places[2]) / (places[0] - places[2]) == pytest.approx(0.4, abs=1e-3)

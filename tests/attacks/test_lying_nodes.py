@@ -1,0 +1,148 @@
+"""Nodes that lie: the attacks on a small federation, with and without the defenses, and what judges nodes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attacks.lying_nodes import ATTACKS, NODES, build, play, small
+from fedkin.federation.base import Cost, PerNode
+from fedkin.federation.excluding import ExcludingFederation
+from fedkin.federation.task import slots_of
+from fedkin.methods.bilevel.method import Bilevel
+from fedkin.methods.bilevel.mismatch import mismatch_of
+from fedkin.methods.bilevel.node import SLOPE
+from fedkin.training.leave_out import LeftOut, leave_each_out
+from fedkin.training.problem import building_key
+from fedkin.training.runner import Budget
+
+
+@pytest.mark.parametrize(("attack", "liars"), [("slope -1", 1), ("slope -10000", 2)])
+def test_nodes_that_lie_about_their_slopes_are_named_and_get_no_weight(attack, liars):
+    defended = play("newton", ATTACKS[attack], liars, rows=small, leave_one_out=True)
+    assert defended.liars_weight(liars) == 0
+    assert defended.named() == {f"n{NODES - number}" for number in range(liars)}
+    attacked = play("newton", ATTACKS[attack], liars, rows=small)
+    assert attacked.liars_weight(liars) > 0.1  # else there would be nothing to defend against
+    assert any("a node lies" in warning for warning in attacked.warnings)
+
+
+def test_where_nobody_lies_the_result_is_the_same_and_nobody_is_named():
+    plain = play("newton", None, 1, rows=small)
+    judged = play("newton", None, 1, rows=small, leave_one_out=True)
+    np.testing.assert_array_equal(judged.weights, plain.weights)
+    assert judged.accuracy == plain.accuracy
+    assert judged.warnings == plain.warnings == ()
+    assert (
+        judged.synchronizations == plain.synchronizations + 11
+    )  # ten rounds, and one for the step size
+
+
+def test_an_updates_length_names_a_node():
+    """A hundred times too long: it is left out of sums, dropped and named, without a judgment of rows."""
+    found = play("adaptive", ATTACKS["updates × 100"], 1, rows=small)
+    assert found.liars_weight(1) == 0
+    assert any(
+        "n8 was left out" in warning and "times as far" in warning for warning in found.warnings
+    )
+
+
+def test_slopes_and_gradients_belong_together():
+    rng = np.random.default_rng(0)
+    gradients, adjoint = rng.normal(size=(5, 20)), rng.normal(size=20)
+    weights, slopes = np.array([0.4, 0.3, 0.2, 0.1, 0.0]), -gradients @ adjoint
+    gradient = weights @ gradients
+    assert mismatch_of(slopes, weights, gradient, adjoint, 0.5) is None
+    unasked = np.where(weights > 0, slopes, np.nan)
+    assert mismatch_of(unasked, weights, gradient, adjoint, 0.5) is None
+    for false in (-1e4, -10.0):
+        lying = np.where(np.arange(5) == 2, false, slopes)
+        assert "a node lies" in mismatch_of(lying, weights, gradient, adjoint, 0.5)
+
+
+ROWS = np.linspace(0.5, 1.5, 100)
+
+
+def left_out(**without):
+    return LeftOut(ROWS, {int(node[1:]): rows for node, rows in without.items()}, Cost())
+
+
+def test_a_node_harms_where_most_rows_say_so():
+    noise = np.random.default_rng(0).normal(size=100)
+    found = left_out(n0=ROWS - 0.1, n1=ROWS - 0.01, n2=ROWS - 0.1 + noise, n3=ROWS + 0.2)
+    assert [found.harms(node) for node in range(5)] == [True, False, False, False, False]
+    claims = np.array([True, True, True, True, True])
+    assert found.harmful(claims) == 0
+    assert found.harmful(~claims) is None  # its own slope says so, too: it does not lie
+    assert left_out(n0=0.4 * ROWS).harmful(~claims) == 0
+    assert left_out(n0=ROWS - 0.1, n1=ROWS - 0.2).harmful(claims) == 1
+
+
+def test_training_that_diverges_with_a_node_only_is_its_fault():
+    diverged = LeftOut(np.full(100, np.inf), {0: ROWS, 1: np.full(100, np.inf)}, Cost())
+    assert diverged.harmful(np.zeros(2, bool)) == 0
+    assert not diverged.harms(1)
+
+
+def test_only_nodes_that_harm_twice_are_named():
+    once = left_out(n0=ROWS - 0.1, n1=ROWS - 0.2)
+    both = once.confirmed_by(left_out(n0=ROWS - 0.1, n1=ROWS))
+    assert both.harmful(np.ones(2, bool)) == 0
+    assert both.cost == Cost()
+
+
+def test_an_excluded_node_is_not_asked_and_its_reason_is_given_once_per_run():
+    problem = build(small(0, 0), "logistic", {})
+    federation = ExcludingFederation(problem.federation)
+    federation.exclude(2, "n3 is out")
+    assert federation.end_step() == ("n3 is out",)
+    assert federation.end_step() == ()
+    np.testing.assert_array_equal(np.flatnonzero(~federation.present), [2])
+    theta = jnp.zeros(problem.objective.size)
+    request = PerNode(SLOPE, {"theta": theta, "vector": theta + 1}, begin=True)
+    reply = federation.exchange(slope=request, key=building_key(0))
+    np.testing.assert_array_equal(np.isnan(reply.slope["slope"]), np.arange(NODES) == 2)
+    np.testing.assert_array_equal(federation.slopes, np.asarray(reply.slope["slope"], float))
+    other = ExcludingFederation(problem.federation)
+    other.import_state(federation.export_state(), slots_of((SLOPE,)))
+    np.testing.assert_array_equal(other.excluded, federation.excluded)
+
+
+def test_leaving_out_noise_lowers_the_loss_and_leaving_out_others_does_not():
+    problem = build(small(0, 1), "logistic", {})
+    weights = np.full(NODES, 1 / NODES)
+    theta = problem.objective.start(building_key(0))
+    found = leave_each_out(
+        problem.federation, problem.center, theta, weights, 1 / 3, building_key(0)
+    )
+    gains = [found.gain(node) for node in range(NODES)]
+    assert int(np.argmax(gains)) == NODES - 1
+    assert found.harms(NODES - 1)
+
+
+def test_a_judged_run_is_resumed_with_the_same_nodes_excluded(tmp_path):
+    """Stopped in the second attempt, it does not ask the liar again."""
+    rows, lies = small(0, 1), {NODES - 1: ATTACKS["slope -1"]}
+    checkpoint, steps = tmp_path / "run.npz", []
+
+    class StopError(Exception):
+        pass
+
+    def stop(state):
+        steps.append(len(state.history))
+        if steps[-1] < max(steps):  # it has started over
+            raise StopError
+
+    def train(**options):
+        made = build(rows, "logistic", lies)
+        budget = Budget(steps=200)
+        return made.train(
+            Bilevel(), budget=budget, leave_one_out=True, checkpoint=checkpoint, **options
+        ).state
+
+    with pytest.raises(StopError):
+        train(after_step=stop)
+    resumed = train()
+    checkpoint.unlink()
+    whole = train()
+    np.testing.assert_array_equal(resumed.kept.node_weights, whole.kept.node_weights)
+    assert resumed.cost == whole.cost
