@@ -148,8 +148,8 @@ def _partners(advice: Advice) -> str:
     if advice.verdict == "join":
         return f"With {others}: so much does the model learn from each. The rest is from your own cases."
     return (
-        f"That is not settled yet. The model to use until then mixes both: {advice.own_share:.0%} of it comes "
-        f"from your own cases, the rest from {others}."
+        f"That is not settled yet. The model to use until then mixes both: {advice.own_share:.0%} of it "
+        f"comes from your own cases, the rest from {others}."
     )
 
 
@@ -161,8 +161,8 @@ def _next_step(advice: Advice) -> str:
     if advice.verdict == "alone":
         return "Use the model that lies beside this page."
     return (
-        "Collect more cases and ask again. Until then, use the model that lies beside this page. It mixes what "
-        "your cases say with what the others say: in tests that was on average as good as the better choice."
+        "Collect more cases and ask again. Until then, use the model that lies beside this page. It mixes "
+        "what your cases say with what the others say: in tests that was on average as good as the better choice."
     )
 
 
