@@ -162,7 +162,8 @@ def _next_step(advice: Advice) -> str:
         return "Use the model that lies beside this page."
     return (
         "Collect more cases and ask again. Until then, use the model that lies beside this page. It mixes "
-        "what your cases say with what the others say: in tests that was on average as good as the better choice."
+        "what your cases say with what the others say. In tests that was on average as good as the better "
+        "choice."
     )
 
 
