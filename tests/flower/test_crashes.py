@@ -77,6 +77,7 @@ def running(layout, out, *more):
     finally:
         process.kill()
         process.wait(30)
+        process.stderr.close()
 
 
 def programs(layout):
