@@ -73,16 +73,17 @@ def main(arguments: list[str] | None = None) -> None:
     learned = learned_weights(nodes, owner, options.seed)
     inside = np.where(kin, learned, 0.0)
     sys.stdout.write(f"{owner.name}: {len(owner.validation.labels)} validation rows\n")
-    for title, weights in (
-        ("learned weights", learned),
-        ("exact minimum, from these", exact.descend(learned, PRECISION)),
-        ("only the own group, in the same proportions", inside / inside.sum()),
-    ):
+
+    def report(title: str, weights: np.ndarray) -> None:
         sys.stdout.write(
             f"{title}: {weights[kin].sum():.1%} in the own group, validation loss "
             f"{exact.outer(weights)[0]:.4f}\n"
         )
         sys.stdout.flush()
+
+    report("learned weights", learned)
+    report("only the own group, in the same proportions", inside / inside.sum())
+    report("exact minimum, from the learned weights", exact.descend(learned, PRECISION))
 
 
 if __name__ == "__main__":

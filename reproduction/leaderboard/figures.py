@@ -112,7 +112,7 @@ def _bad(board: Board) -> Figure | None:
             at = np.arange(len(cells)) + (place - len(COMPARED_UNDER_ATTACK) / 2 + 0.5) * width
             color = appearance(method).color
             axes.bar(at, losses, width, color=color, label=method_title(method))
-        names = [cell.title.split(" nodes with ")[-1] for cell in cells]
+        names = [cell.title.split(" nodes with ")[-1].replace(" (", "\n(") for cell in cells]
         axes.set_xticks(np.arange(len(cells)), names, fontsize=8)
         axes.set_title(study.removeprefix("e-"), fontsize=10)
         axes.set_ylabel("accuracy lost")

@@ -79,7 +79,8 @@ def number(value: float, digits: int = 3) -> str:
 
 def signed(value: float, digits: int = 3) -> str:
     """Write a difference with its sign."""
-    return "–" if np.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
+    written = f"{round(value, digits) + 0.0:+.{digits}f}"  # no zero is negative
+    return "–" if np.isnan(value) else written.replace("-", "−")
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

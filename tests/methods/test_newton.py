@@ -1,6 +1,7 @@
 """The single loop for convex models: against exact minima, and as a method like the others."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -12,6 +13,8 @@ from fedkin.errors import InputError
 from fedkin.federation.base import WeightedSum
 from fedkin.federation.wrapper import WrappedFederation
 from fedkin.methods.bilevel.newton import NewtonBilevel
+from fedkin.methods.bilevel.newton_state import search_line
+from fedkin.numerics.line_search import LineSearch
 from fedkin.training.problem import Problem, simulation
 from fedkin.training.runner import Budget
 from fedkin.types import Points
@@ -242,3 +245,15 @@ def test_the_single_loop_is_the_default_where_nothing_else_is_asked_for():
 def test_settings_that_the_single_loop_does_not_read_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         fedkin.Bilevel(**settings)
+
+
+def test_a_step_to_a_bound_reaches_it():
+    """In single precision a third is not a third, and a weight of 1e-9 would be left."""
+    center = SimpleNamespace(
+        search_line=lambda theta, direction, offset, longest, bend: LineSearch(
+            float(np.float32(longest)), -1.0, 1.0
+        )
+    )
+    seen = SimpleNamespace(direction=np.ones(2), inner_error=0.0)
+    assert float(np.float32(1 / 3)) != 1 / 3
+    assert search_line(np.zeros(2), seen, center, 1 / 3).share == 1 / 3

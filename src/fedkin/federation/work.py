@@ -323,6 +323,9 @@ def _for_each_item(
     def of_team(data: NodeData, *arguments: Any) -> Any:
         return jax.vmap(partial(function, data))(*arguments)
 
-    split = jax.tree.map(lambda leaf: leaf.reshape(-1, team, *leaf.shape[1:]), arguments)
+    # Not -1 for the first axis: gradients that are not kept have no entries.
+    split = jax.tree.map(
+        lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), arguments
+    )
     found = jax.vmap(of_team, in_axes=axes)(own, *split)
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf) * team, *leaf.shape[2:]), found)

@@ -220,10 +220,11 @@ def _mean_over_batches(
         keep: Return the mean and also the values of the single mini-batches.
     """
     at_once = _batches_at_once(objective, data)
-    turns = data.turns.reshape(-1, at_once)
 
     @_one_node_after_the_other
     def mean(vectors: tuple[Vector, ...], data: NodeData) -> Any:
+        # Of these data, and not of those outside: what is traced there must not be used under `vmap` here.
+        turns = data.turns.reshape(-1, at_once)
         # Each mini-batch gets its own copy of the vectors. If all shared one, a product of it with the
         # data would become one large product with the data rearranged first, which takes far longer.
         copies = [jnp.broadcast_to(vector, (at_once, *vector.shape)) for vector in vectors]

@@ -18,6 +18,7 @@ from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
+from fedkin.methods.bilevel.mismatch import STOPPED_BY_MISMATCH
 from fedkin.methods.weights import Cap, equal_weights
 from fedkin.models import named
 from fedkin.models.base import Model, as_model, is_torch_module, torch_model
@@ -291,14 +292,19 @@ class Problem:
         """Let the owner's rows judge the nodes of a run that has ended; exclude one that harms."""
         if np.count_nonzero(federation.present) <= FEWEST_NODES:
             return False
+        there = federation.present.copy()
         theta = start = self.objective.start(initial_model_key(self.seed))
+        learned = False  # whether the last model is better than the first
         if state.last_theta is not None:
             before, now = self.center.losses([start, state.last_theta])
-            theta = state.last_theta if now <= before else start
+            learned = now <= before
+            theta = state.last_theta if learned else start
         weights = state.history[-1].node_weights if state.history else None
         if weights is None:
             weights = np.asarray(equal_weights(federation.present))
         claims = claims_of(federation.slopes, weights)
+        if state.stopped == STOPPED_BY_MISMATCH:  # somebody lies for certain, whoever it is
+            claims = np.ones_like(claims)
         harmful, notes = None, ()
         try:
             found = judge(
@@ -310,6 +316,8 @@ class Problem:
                 federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
         except FedkinError as error:
             notes = (f"at the end, nodes could not be left out one by one: {error}",)
+        if not learned and (there & ~federation.present).any():
+            return True  # whoever has just been dropped may be why nothing was learned
         if harmful is None and state.history and (notes := federation.end_step() + notes):
             last = state.history[-1]
             state.history[-1] = replace(last, warnings=last.warnings + notes)

@@ -16,6 +16,9 @@ from fedkin.types import Array, Vector
 FARTHEST = 10.0
 """How far a line is followed at most, as a multiple of the step that has opened it."""
 
+AT_END = 1e-6
+"""A line search that has come this near to the end of the line, as a share of it, has reached it."""
+
 TRUSTED = 0.5
 """The longest Newton step of a logistic model, measured by its Hessian, that is taken as a whole. The Hessian
 says little about models farther away."""
@@ -123,7 +126,9 @@ def search_line(
         prior_slopes: The first and the second derivative of a prior on the weights along the line.
     """
     first, second = prior_slopes
-    return center.search_line(theta, seen.direction, seen.inner_error - first, longest, second)
+    found = center.search_line(theta, seen.direction, seen.inner_error - first, longest, second)
+    # The share comes in single precision, but a step to a bound has to reach it: the weight is zero there.
+    return found._replace(share=longest) if found.share >= (1 - AT_END) * longest else found
 
 
 def trusted_share(decrement: float, place: Place) -> float:
