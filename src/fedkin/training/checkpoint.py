@@ -203,7 +203,9 @@ def _restore(template: Any, leaves: list[np.ndarray]) -> Any:
 
 def _as_in(place: Any, leaf: np.ndarray) -> Any:
     number = isinstance(place, (bool, int, float))
-    if leaf.shape != np.shape(place) or not (number or leaf.dtype.kind == place.dtype.kind):
+    # What is empty at the beginning, such as the Hessian of Newton steps, grows.
+    fits = leaf.shape == np.shape(place) or (np.size(place) == 0 and leaf.ndim == np.ndim(place))
+    if not fits or not (number or leaf.dtype.kind == place.dtype.kind):
         raise ValueError(f"an array of shape {leaf.shape} and type {leaf.dtype}")
     if number:
         return type(place)(leaf.item())
