@@ -40,7 +40,7 @@ class MedianState(NamedTuple):
 class Median(Method):
     """Take the median of single nodes' models."""
 
-    name: ClassVar[str] = "median"
+    name: ClassVar[str] = "outside_median"
     title: ClassVar[str] = "Median"
     color: ClassVar[str] = "#336699"
     tasks = (DESCENT,)

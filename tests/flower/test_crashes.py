@@ -24,7 +24,18 @@ from flower.test_trial import FEDKIN, fedkin
 pytestmark = pytest.mark.flower
 
 PATIENCE = 600
-STUDY = 'method = "bilevel"\nsteps = 10000\nsynchronizations = 1000000\n'
+STUDY = """
+model = "logistic"
+method = "fedavg"
+steps = 10000
+synchronizations = 1000000
+[settings]
+preset = "paper"
+rounds = 1
+learning_rate = 0.05
+period = 5
+"""
+"""It takes all its steps: nothing in it converges."""
 GO_ON = "continue with the same command and --resume: finished steps are kept"
 
 

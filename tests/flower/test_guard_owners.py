@@ -139,7 +139,7 @@ def test_vectors_belong_to_one_owner():
 def test_owners_cannot_make_a_node_remember_ever_more(monkeypatch):
     """It counts the bytes of what slots hold, which is several vectors for each model."""
     simulated = federation()
-    own = SimpleNamespace(objective=simulated.objective, data=simulated.data)
+    own = SimpleNamespace(objective=simulated.objective, data=simulated.data, slot_bytes={})
     blocks = check(*GOOD)
     (slot,) = SLOPE.slots
     content = slot.empty(own.objective, own.data)

@@ -31,11 +31,12 @@ def _plain(kernel, columns):
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("few_sums", [0, 100])
+@pytest.mark.parametrize("few", [0, 100])
 @pytest.mark.parametrize("axes", [None, (0, 0), (0, None), (None, 0), (2, 1)])
-def test_the_numbers_and_derivatives_of_the_product(axes, few_sums, monkeypatch):
-    monkeypatch.setattr(bilinear, "FEW_SUMS", few_sums)
-    shapes = [(5, 3), (5, 7)]
+def test_the_numbers_and_derivatives_of_the_product(axes, few, monkeypatch):
+    monkeypatch.setattr(bilinear, "FEW_SUMS", few)
+    monkeypatch.setattr(bilinear, "FEW_OUTPUTS", few)
+    shapes: list[tuple[int, ...]] = [(5, 3), (5, 7)]
     if axes is not None:
         for place, axis in enumerate(axes):
             if axis is not None:

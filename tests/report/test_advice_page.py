@@ -98,7 +98,7 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
             [
                 "not clear yet",
                 "50 cases are too few",
-                "learns 40% from your own cases",
+                "40% of it comes from your own cases",
                 "(55%)",
                 "(5%)",
             ],
@@ -107,7 +107,7 @@ def advice(model, verdict, gain, at_cap=False, caution=None):
 )
 def test_the_first_screen_answers(model, verdict, gain, says):
     page = render_advice(advice(model, verdict, gain), CONTENT)
-    first = page[: page.index("What joining gains")]
+    first = page[: page.index("Joined or alone")]
     for text in says:
         assert text in first
     assert "log loss" not in first  # words that need no statistics
@@ -152,4 +152,4 @@ def test_names_are_escaped_and_every_number_is_there(model):
 def test_too_few_rows_of_a_class_are_said_at_once(model):
     few = "Only 2 of your rows have the class 'yes'; a verdict needs 3."
     page = render_advice(advice(model, "unclear", Interval(0, -1, 1), caution=few), CONTENT)
-    assert few.replace("'", "&#39;") in page[: page.index("What joining gains")]
+    assert few.replace("'", "&#39;") in page[: page.index("Joined or alone")]

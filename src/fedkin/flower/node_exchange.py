@@ -1,7 +1,7 @@
 """What a node computes in one exchange, for one owner or for several at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,8 @@ class OwnNode:
     work: Work
     held_out: HeldOut | None
     """The rows that only its own question is about, if it is an owner."""
+    slot_bytes: dict[str, int] = field(default_factory=dict)
+    """What a slot holds for one model, by the slot's name, as far as it was needed."""
 
 
 def compute(own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int]) -> Parcel:
@@ -204,8 +206,11 @@ def _check_memory(own: OwnNode, blocks: Sequence[CheckedBlock], series: Mapping[
 
 def _bytes_of(slot: Slot, own: OwnNode) -> int:
     """Return what a slot holds for one model."""
-    shapes = jax.eval_shape(lambda: slot.empty(own.objective, own.data))
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    if slot.name not in own.slot_bytes:
+        shapes = jax.eval_shape(lambda: slot.empty(own.objective, own.data))
+        leaves = jax.tree.leaves(shapes)
+        own.slot_bytes[slot.name] = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return own.slot_bytes[slot.name]
 
 
 def _beginnings(

@@ -20,6 +20,9 @@ from fedkin.types import Array
 FEW_SUMS = 8
 """A matrix product with at most this many numbers takes longer than as many sums."""
 
+FEW_OUTPUTS = 16
+"""Kernels with at most this many outputs are transposed by hand, output by output."""
+
 Axes = tuple[int | None, int | None]
 """For each operand the axis along which it is stacked; None for one that is not."""
 
@@ -120,13 +123,12 @@ def _contracted(left_axis: int, right_axis: int) -> Callable[[Array, Array], Arr
 
 
 def _outputs(kernel: Array, columns: Array) -> Array:
-    """Transpose the kernel by hand: XLA takes a product with a transposed matrix half as fast."""
+    """Return (…, output, column)."""
+    if kernel.shape[-1] > FEW_OUTPUTS:
+        return _contracted(0, 0)(kernel, columns)
+    # Transposed by hand, as XLA takes a small product with a transposed matrix half as fast.
     rows = [kernel[..., output] for output in range(kernel.shape[-1])]
     return _contracted(1, 0)(jnp.stack(rows, axis=-2), columns)
-
-
-_columns = bilinear("columns", _outputs, side_by_side)
-_columns_gradient = bilinear("columns_gradient", _contracted(1, 0), side_by_side)
 
 
 def _sums_of_products(columns: Array, outputs: Array) -> Array:
@@ -136,6 +138,8 @@ def _sums_of_products(columns: Array, outputs: Array) -> Array:
     return jnp.sum(columns[..., :, None, :] * outputs[..., None, :, :], axis=-1)
 
 
+_columns = bilinear("columns", _outputs, side_by_side)
+_columns_gradient = bilinear("columns_gradient", _contracted(1, 0), side_by_side)
 _kernel_gradient = bilinear("kernel_gradient", _sums_of_products, side_by_side)
 
 ad.defbilinear(

@@ -61,7 +61,7 @@ def gain_chart(advice: Advice) -> Markup:
 def shares_chart(advice: Advice) -> Markup:
     """Draw what the owner's rows and every node count in the final model."""
     nodes = sorted(records(advice.weights), key=lambda row: -row["share"])
-    shares = [("your own rows", advice.own_share, "own")]
+    shares = [("your own cases", advice.own_share, "own")]
     shares += [(str(own["node"]), own["share"], "node") for own in nodes]
     row, start, end = 30, 128, WIDTH - 46
     parts = []

@@ -148,21 +148,22 @@ def _partners(advice: Advice) -> str:
     if advice.verdict == "join":
         return f"With {others}: so much does the model learn from each. The rest is from your own cases."
     return (
-        f"That is not settled yet. The model to use until then learns {advice.own_share:.0%} from your own "
-        f"cases, and from {others}."
+        f"That is not settled yet. The model to use until then mixes both: {advice.own_share:.0%} of it "
+        f"comes from your own cases, the rest from {others}."
     )
 
 
 def _next_step(advice: Advice) -> str:
     if advice.verdict == "join":
         return (
-            "Use the model in the folder of this page: it has learned from you and from the others."
+            "Use the model that lies beside this page: it has learned from you and from the others."
         )
     if advice.verdict == "alone":
-        return "Use the model in the folder of this page."
+        return "Use the model that lies beside this page."
     return (
-        "Collect more cases and ask again. Until then, use the model in the folder of this page: it has "
-        "learned from your cases and from the others, and usually does about as well as the better choice."
+        "Collect more cases and ask again. Until then, use the model that lies beside this page. It mixes "
+        "what your cases say with what the others say. In tests that was on average as good as the better "
+        "choice."
     )
 
 

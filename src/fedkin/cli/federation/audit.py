@@ -1,7 +1,7 @@
 """`fedkin federation audit`: what a node was asked for, and what it answered."""
 
 from collections import Counter
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +11,17 @@ from rich.text import Text
 
 from fedkin.cli.output import JsonOption, print_json, print_result, results
 from fedkin.errors import InputError
-from fedkin.flower.audit import ANSWERED, OUTCOMES, audit_logs, read_entries
+from fedkin.flower.audit import ANSWERED, ENDED, OUTCOMES, REFUSED, audit_logs, read_entries
 from fedkin.flower.certificates import require_flower
 from fedkin.messages import suggestion
 
-Outcome = Enum("Outcome", {name: name for name in OUTCOMES}, type=str)
+
+class Outcome(StrEnum):
+    """What became of a request."""
+
+    answered = ANSWERED
+    refused = REFUSED
+    ended = ENDED
 
 
 def audit(

@@ -10,14 +10,14 @@ from typing import NoReturn
 
 from fedkin.cli.output import StoppedByUserError
 from fedkin.errors import InputError
-from fedkin.flower import app_directory, processes
+from fedkin.flower import app_directory
 from fedkin.flower.internals import control
 from fedkin.flower.jobs.writing import Job
-from fedkin.flower.layout import SUPERLINK, Layout
+from fedkin.flower.layout import Layout
 
 POLL_SECONDS = 1.0
 SILENT_SECONDS = 60.0
-"""How long a SuperLink whose process is there may not answer before it counts as lost."""
+"""How long a SuperLink that is there may not answer before it counts as lost."""
 
 OF_THE_PROGRAM = "ServerApp failed with exception: "
 """What Flower writes before an error that the program at the center has raised."""
@@ -47,7 +47,7 @@ def wait_for_run(
         number = None
         try:
             number = link.start_run(app_directory(), configuration)
-            state = _follow(layout, link, number, show)
+            state = _follow(link, number, show)
         except KeyboardInterrupt:
             _stop(link, number)
             raise StoppedByUserError(
@@ -95,20 +95,15 @@ def interrupted_by_signals() -> Iterator[None]:
 
 
 def _follow(
-    layout: Layout,
-    link: control.Control,
-    number: int,
-    show: Callable[[control.RunStatus], None],
+    link: control.Control, number: int, show: Callable[[control.RunStatus], None]
 ) -> control.RunStatus:
     """Show how far a run is until it ends; return how it did."""
-    identity = layout.read().id
     heard = time.monotonic()
     while True:
         try:
             state = link.run_status(number)
-        except control.LostError:
-            gone = SUPERLINK not in processes.find(identity).values()
-            if gone or time.monotonic() - heard > SILENT_SECONDS:
+        except control.LostError as error:
+            if error.gone or time.monotonic() - heard > SILENT_SECONDS:
                 raise
         else:
             heard = time.monotonic()

@@ -34,7 +34,15 @@ class RegisteredNode:
 
 
 class LostError(InputError):
-    """The SuperLink does not answer, or it was started again and has another token."""
+    """The SuperLink does not answer, or it was started again and has another token.
+
+    Attributes:
+        gone: Whether nobody listens at its port any more, or a later start of it does.
+    """
+
+    def __init__(self, message: str, *, gone: bool) -> None:
+        super().__init__(message)
+        self.gone = gone
 
 
 @dataclass(frozen=True)
@@ -137,14 +145,15 @@ class Control:
         try:
             return question()
         except httpx.HTTPStatusError as error:
-            forbidden = error.response.status_code == httpx.codes.FORBIDDEN
-            raise (LostError if forbidden else InputError)(
-                f"the SuperLink at {self._address} refuses: {_reason(error)}"
-            ) from error
+            message = f"the SuperLink at {self._address} refuses: {_reason(error)}"
+            if error.response.status_code == httpx.codes.FORBIDDEN:
+                raise LostError(message, gone=True) from error
+            raise InputError(message) from error
         except (httpx.HTTPError, ssl.SSLError, OSError) as error:
             raise LostError(
                 f"the SuperLink at {self._address} cannot be reached ({error}): is it running? "
-                "Check with fedkin federation status"
+                "Check with fedkin federation status",
+                gone=isinstance(error, httpx.ConnectError),
             ) from error
 
 

@@ -349,9 +349,7 @@ class NewtonBilevel:
                 secants = secants._replace(scale=max(measured, 1e-3 * secants.scale))
             reach = 2 * float(np.abs(share * step).max())
             radius = min(1.0, max(reach, 1e-3) if share < 1 else max(radius, reach))
-        weights = state.node_weights + share * step
-        # A step to the very bound leaves rounding errors; such a node would be asked for nothing.
-        weights = np.where(weights < ROUNDING, 0.0, weights)
+        weights = _without_rounding(state.node_weights + share * step)
         theta = state.theta + share * seen.direction
         curvature = secants.curvature()
         slopes = seen.slopes + curvature(share * step)
@@ -376,7 +374,7 @@ class NewtonBilevel:
         return state._replace(
             theta=theta,
             node_weights=weights,
-            candidate=weights if wait else weights + move,
+            candidate=weights if wait else _without_rounding(weights + move),
             secants=secants,
             radius=radius,
             sidestep=not polish and left is not None and share <= SIDESTEP,
@@ -427,6 +425,11 @@ class NewtonBilevel:
             }
         warnings = () if seen is None or seen.mismatch is None else (seen.mismatch,)
         return Info(theta, as_sent(best.node_weights), cost, diagnostics, warnings, stop)
+
+
+def _without_rounding(weights: np.ndarray) -> np.ndarray:
+    """Clear what a step to the very bound leaves by rounding; such a node would be asked for nothing."""
+    return np.where(weights < ROUNDING, 0.0, weights)
 
 
 def _products(task: Task, directions: Vector, weights: np.ndarray) -> WeightedSum:
