@@ -164,7 +164,8 @@ def leave_each_out(
     rate, cost = _step_size(federation, center, theta, weights, key)
     noise = jax.random.normal(jax.random.fold_in(key, ROUNDS), (len(rows), len(theta)))
     length = APART * max(float(jnp.linalg.norm(theta)), 1.0) / np.sqrt(len(theta))
-    models, diverged = theta + length * noise, np.zeros(len(rows), bool)
+    models = theta + length * noise
+    diverged = np.zeros(len(rows), bool)
     for number in range(ROUNDS):
         reply = federation.exchange(
             train=_round(federation, models, jnp.asarray(rows, theta.dtype), rate),
@@ -173,7 +174,7 @@ def leave_each_out(
         cost += reply.cost
         trained = reply.train["point"]
         good = np.isfinite(np.asarray(trained)).all(axis=1)
-        diverged |= ~good
+        diverged = diverged | ~good
         models = jnp.where(good[:, None], trained, models)
     losses = np.stack([center.row_losses(model) for model in models]).astype(np.float64)
     losses[diverged | ~np.isfinite(losses).all(axis=1)] = np.inf
