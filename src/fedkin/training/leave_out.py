@@ -173,8 +173,8 @@ def leave_each_out(
         )
         cost += reply.cost
         trained = reply.train["point"]
-        good = np.isfinite(np.asarray(trained)).all(axis=1)
-        diverged = diverged | ~good
+        good = np.asarray(np.isfinite(np.asarray(trained)).all(axis=1))
+        diverged |= ~good
         models = jnp.where(good[:, None], trained, models)
     losses = np.stack([center.row_losses(model) for model in models]).astype(np.float64)
     losses[diverged | ~np.isfinite(losses).all(axis=1)] = np.inf
