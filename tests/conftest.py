@@ -10,6 +10,8 @@ from fedkin.compilation import keep_compiled_code
 def pytest_configure(config):
     # Tests, the two workers that run them and the programs they start compile much of the same code.
     keep_compiled_code(Path(config.cache.mkdir("compiled")))
+    # JAX's own cache has crashed workers that had run for long, while it wrote (executable.serialize).
+    jax.config.update("jax_enable_compilation_cache", False)
 
 
 @pytest.fixture

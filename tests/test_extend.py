@@ -143,6 +143,7 @@ def test_the_same_over_flower_in_memory(examples, tmp_path, method):
                 "methods": "fomo:FedFomo",
                 "models": "cosine_model:make",
                 "reveal": True,
+                "reproducible": True,
             }
             for name in names
         ]

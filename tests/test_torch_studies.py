@@ -53,6 +53,7 @@ def run(seed=0):
 def grid(**more):
     names = ("minority-1", "majority-1", "majority-2")
     common = {"data": "digits", "setting": 2, "minority-nodes": 1, "majority-nodes": 2}
+    common["reproducible"] = True
     return FakeGrid([{"name": name, **common, **more} for name in names])
 
 

@@ -24,6 +24,11 @@ def product_operations(jaxpr):
         for value in equation.params.values():
             if isinstance(value, jax.extend.core.ClosedJaxpr):
                 total += product_operations(value.jaxpr)
+        if equation.primitive.name.startswith("fedkin_"):
+            # A product of matrices, possibly stacked: sizes i·j, j·k and i·k give i·j·k.
+            shapes = [variable.aval.shape for variable in (*equation.invars, *equation.outvars)]
+            stacked = max(math.prod(shape[:-2]) for shape in shapes)
+            total += 2 * stacked * math.isqrt(math.prod(math.prod(shape[-2:]) for shape in shapes))
         if equation.primitive.name == "dot_general":
             left, right = (variable.aval for variable in equation.invars)
             (contracted, _), (batched, _) = equation.params["dimension_numbers"]

@@ -388,7 +388,7 @@ def test_nodes_may_leave_and_come_back(gone):
     if all_kin:
         # While they are away, no step is short enough; when they are back, that is forgotten.
         rates = [row.diagnostics["learning_rate"] for row in history]
-        assert min(rates) < 0.01 * max(rates[:9])
+        assert min(rates) < 0.05 * max(rates[:9])
         assert rates[-1] > 0.1 * max(rates[:9])
         assert kin_share(history[-1]) > 0.8
     away = [row for row in history if 15 <= row.step < 20]

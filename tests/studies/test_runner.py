@@ -48,6 +48,7 @@ class Judge:
 
 class Nodes:
     names = ("a", "b")
+    present = jnp.ones(2, bool)
 
     def begin_step(self, step):
         pass

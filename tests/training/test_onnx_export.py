@@ -7,8 +7,12 @@ import pytest
 
 import fedkin
 
-onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
-pytest.importorskip("onnx", reason="needs the extra onnx")
+
+@pytest.fixture(autouse=True)
+def needs_onnx():
+    """Loaded only by those who run these tests, not by all who collect them."""
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+    pytest.importorskip("onnx", reason="needs the extra onnx")
 
 
 def points(rows=40, seed=0, labels=("no", "yes"), shape=(3,)):
@@ -24,6 +28,8 @@ def fitted(model, labels=("no", "yes"), shape=(3,), **settings):
 
 
 def run(result, inputs, directory):
+    import onnxruntime
+
     result.to_onnx(directory / "model.onnx")
     session = onnxruntime.InferenceSession(
         (directory / "model.onnx").read_bytes(), providers=["CPUExecutionProvider"]

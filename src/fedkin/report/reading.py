@@ -358,7 +358,7 @@ def _reason(path: Path, damaged: Mapping[str, str]) -> str:
     if not path.is_dir():
         return "not begun"
     if (path / "finished.json").exists():
-        return "a file of it is damaged: run the study again with --resume"
+        return "a file of it is damaged or was edited: run the study again with --resume"
     events = EventReader(path / EVENTS_FILE).new()
     if events and isinstance(events[-1], RunFailed):
         return f"failed: {events[-1].reason}"

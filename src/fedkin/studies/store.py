@@ -142,11 +142,11 @@ class Finished(BaseModel):
 
     files: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]*$")], str]
     """The checksum of each file of the run's directory, and of no other."""
-    step: int
-    synchronizations: int = 0
-    points: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
+    step: float
+    synchronizations: float = 0
+    points: float = 0
+    bytes_up: float = 0
+    bytes_down: float = 0
     seconds: float = 0.0
     validation_accuracy: float | None = None
     test_accuracy: float | None = None

@@ -33,7 +33,7 @@ def audit(
         ),
     ],
     node: Annotated[
-        str | None, typer.Option("--node", metavar="NAME", help="Only this node's requests.")
+        str | None, typer.Option("--only", metavar="NODE", help="Only this node's requests.")
     ] = None,
     run: Annotated[
         str | None,
@@ -57,7 +57,7 @@ def audit(
     names = sorted({entry["node"] for entry in every})
     if node is not None and node not in names:
         raise InputError(
-            f"--node: the log has no node '{node}'{suggestion(node, names)}; it has {', '.join(names)}"
+            f"--only: the log has no node '{node}'{suggestion(node, names)}; it has {', '.join(names)}"
         )
     entries = [
         entry

@@ -106,9 +106,9 @@ class Median(RobustMethod):
 
     name: ClassVar[str] = "median"
     title: ClassVar[str] = "Median"
-    color: ClassVar[str] = "#5B6B00"
+    color: ClassVar[str] = "#370C3C"
     dark_color: ClassVar[str | None] = "#B5C44A"
-    marker: ClassVar[str] = "p"
+    marker: ClassVar[str] = "1"
     dashes: ClassVar[tuple[float, ...]] = (7, 1, 1, 1)
     tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
         "learning_rate": RATES,
@@ -142,9 +142,9 @@ class TrimmedMean(RobustMethod):
 
     name: ClassVar[str] = "trimmed-mean"
     title: ClassVar[str] = "Trimmed mean"
-    color: ClassVar[str] = "#8A5A00"
+    color: ClassVar[str] = "#211C04"
     dark_color: ClassVar[str | None] = "#D9A441"
-    marker: ClassVar[str] = "h"
+    marker: ClassVar[str] = "2"
     dashes: ClassVar[tuple[float, ...]] = (4, 1, 4, 3)
     tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
         "learning_rate": RATES,
@@ -196,9 +196,9 @@ class Krum(RobustMethod):
 
     name: ClassVar[str] = "krum"
     title: ClassVar[str] = "Krum"
-    color: ClassVar[str] = "#A3195B"
+    color: ClassVar[str] = "#091A15"
     dark_color: ClassVar[str | None] = "#E07BAA"
-    marker: ClassVar[str] = "X"
+    marker: ClassVar[str] = "+"
     dashes: ClassVar[tuple[float, ...]] = (2, 1, 1, 1)
     tuning_grid: ClassVar[Mapping[str, Sequence[Any]]] = {
         "learning_rate": RATES,
