@@ -61,7 +61,7 @@ class Contributions:
     >>> found = fedkin.contributions(result, nodes, validation)
     >>> found.table["shapley"].idxmin(), found.exact
     ('west', True)
-    >>> abs(found.table["shapley"].sum() - (found.everyone - found.nobody)) < 1e-9
+    >>> bool(abs(found.table["shapley"].sum() - (found.everyone - found.nobody)) < 1e-9)
     True
     """
 
