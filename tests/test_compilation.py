@@ -22,6 +22,14 @@ from fedkin.models.base import WrappedModel
 from fedkin.models.linear import Logistic
 
 
+@pytest.fixture(autouse=True)
+def code_is_kept():
+    """Only here: see conftest.py."""
+    jax.config.update("jax_enable_compilation_cache", True)
+    yield
+    jax.config.update("jax_enable_compilation_cache", False)
+
+
 @dataclass(frozen=True)
 class OwnModel(Logistic):
     """A user's: it may compute something else in the next process."""
