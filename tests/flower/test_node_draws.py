@@ -93,7 +93,7 @@ def test_groups_have_the_size_that_the_owner_wants(patients):
     assert answer["batches"] == 1
 
 
-def test_the_same_request_is_answered_alike_and_another_model_draws_anew(patients):
+def test_the_same_request_is_answered_alike_and_another_model_draws_others(patients):
     center, _ = joined(patients, batch_size=5)
     random = np.random.default_rng(0)
     point = random.normal(size=center.size).astype(np.float32)

@@ -122,6 +122,6 @@ def read_secret(directory: Path) -> bytes:
     if len(found) != SECRET_BYTES:
         raise InputError(
             f"the node's secret {path} is damaged: put its backup in place; without it, remove the file, and "
-            "the node divides its rows anew, which once gives the center other sums than before"
+            "the node divides its rows again, which once gives the center other sums than before"
         )
     return found
