@@ -11,8 +11,8 @@ from fedkin.data.labeled import load_labeled
 from fedkin.data.partitions import NodeSplit, split_nodes
 from fedkin.data.partitions.groups import Group, Groups
 from fedkin.methods.registry import make_method
-from fedkin.studies.config import check_study
 from fedkin.studies.partitioned import draw_nodes
+from fedkin.studies.study_file import check_study
 from fedkin.training.joint import JointProblem, OwnerData
 from fedkin.training.problem import TrainedRun
 from fedkin.training.runner import Budget

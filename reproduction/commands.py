@@ -12,8 +12,9 @@ from fedkin.cli.progress import StudyDisplay
 from fedkin.cli.report import show_report
 from fedkin.cli.study import refuse_failures, run_study, study_answer
 from fedkin.errors import InputError
-from fedkin.studies.config import StudyConfig, load_study
+from fedkin.studies.config import StudyConfig
 from fedkin.studies.study import StudyOutcome, carry_out
+from fedkin.studies.study_file import load_study
 
 app = typer.Typer(
     no_args_is_help=True,

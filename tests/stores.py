@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from fedkin.events import RunFailed, StepDone
-from fedkin.studies.config import StudyConfig, check_study
+from fedkin.studies.config import StudyConfig
 from fedkin.studies.store import RunDirectory, Store, pack_arrays
+from fedkin.studies.study_file import check_study
 
 LEVEL = {"bilevel": 0.82, "fedavg": 0.66, "ditto": 0.74, "pfedme": 0.71, "local": 0.6}
 CLASSES = [str(number) for number in range(10)]

@@ -17,7 +17,7 @@ from fedkin.models.objective import Objective
 from fedkin.studies.cell import do_run
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory
-from fedkin.training.problem import initial_model_key
+from fedkin.training.keys import initial_model_key
 from flower.fake_grid import FakeGrid
 
 torch.set_num_threads(1)  # two workers run the tests on two cores

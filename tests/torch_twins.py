@@ -17,7 +17,7 @@ from fedkin.models.linear import Logistic
 from fedkin.models.mlp import MLP
 from fedkin.models.objective import Objective
 from fedkin.models.torch_module import TorchModel
-from fedkin.training.problem import initial_model_key
+from fedkin.training.keys import initial_model_key
 
 # Two workers run the tests on two cores, and waiting threads would slow both.
 torch.set_num_threads(1)

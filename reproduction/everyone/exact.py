@@ -11,8 +11,8 @@ import numpy as np
 
 from fedkin.data.partitions import NodeSplit
 from fedkin.methods.registry import make_method
-from fedkin.studies.config import load_study
 from fedkin.studies.partitioned import draw_nodes
+from fedkin.studies.study_file import load_study
 from fedkin.training.joint import JointProblem, OwnerData
 from fedkin.training.problem import TrainedRun
 from fedkin.training.runner import Budget

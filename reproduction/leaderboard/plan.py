@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.methods.registry import METHODS, method_class
-from fedkin.studies.config import RunConfig, StudyConfig, check_study
+from fedkin.studies.config import RunConfig, StudyConfig
+from fedkin.studies.study_file import check_study
 
 DIRECTORY = Path(__file__).parent
 STUDIES = DIRECTORY / "studies"

@@ -39,8 +39,9 @@ from fedkin.report.reading import (
     read_record,
     with_labels,
 )
-from fedkin.studies.config import RunConfig, StudyConfig, load_study
+from fedkin.studies.config import RunConfig, StudyConfig
 from fedkin.studies.store import Store, read_config, read_finished
+from fedkin.studies.study_file import load_study
 from fedkin.training.history import WEIGHT_PREFIX
 
 Key = tuple[tuple[str, str, str], str, int]

@@ -11,8 +11,8 @@ from fedkin.federation.task import slots_of
 from fedkin.methods.bilevel.method import Bilevel
 from fedkin.methods.bilevel.mismatch import mismatch_of
 from fedkin.methods.bilevel.node import SLOPE
+from fedkin.training.keys import building_key
 from fedkin.training.leave_out import LeftOut, leave_each_out
-from fedkin.training.problem import building_key
 from fedkin.training.runner import Budget
 
 

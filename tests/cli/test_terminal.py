@@ -17,7 +17,7 @@ from fedkin.data.table_request import parse_nodes
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
 from fedkin.messages import STEERING
-from fedkin.studies.config import check_study
+from fedkin.studies.study_file import check_study
 
 EVIL = ("n1\x1b[2J", "a\rb", "c\x9b31m", "d\u202etxt", "e\x7f", "f\nname = 1")
 

@@ -16,7 +16,7 @@ from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.methods.bilevel.method import Bilevel
-from fedkin.studies.config import load_study
+from fedkin.studies.study_file import load_study
 from fedkin.training import problem
 from fedkin.training.checkpoint import save_checkpoint
 from flower.fake_grid import FakeGrid

@@ -17,7 +17,7 @@ from fedkin.methods.fedavg import FedAvgAlgorithm
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.studies.cell import do_run, draw_problem
 from fedkin.studies.store import RunDirectory
-from fedkin.training.problem import initial_model_key, training_key
+from fedkin.training.keys import initial_model_key, training_key
 from fedkin.training.runner import Budget, begin
 from fedkin.training.runner import run as run_steps
 from flower.processes import Processes, wait_until

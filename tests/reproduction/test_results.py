@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from fedkin.errors import InputError
 from fedkin.report import tables
 from fedkin.report.reading import Missing, read_record
-from fedkin.studies.config import RunConfig, load_study, with_settings
+from fedkin.studies.config import RunConfig, with_settings
 from fedkin.studies.store import Store
+from fedkin.studies.study_file import load_study
 from reproduction.commands import app
 from reproduction.page import build, condensed, evidence, solvers
 from reproduction.page.collected import read_reproduction

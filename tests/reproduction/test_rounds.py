@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 from fedkin.report.reading import Cell, Missing, make_run
-from fedkin.studies.config import RunConfig, check_study, load_study
+from fedkin.studies.config import RunConfig
 from fedkin.studies.store import Store
+from fedkin.studies.study_file import check_study, load_study
 from reproduction.page import color, condensed, rounds, rounds_figures, rounds_page
 from reproduction.page.collected import Reproduction, StudyState
 from reproduction.page.comparison import MAIN_CELLS

@@ -6,7 +6,8 @@ from fedkin.errors import InputError
 from fedkin.federation.bad_updates import BadUpdates
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.studies.cell import draw_problem, simulate
-from fedkin.studies.config import RunConfig, check_study, load_study
+from fedkin.studies.config import RunConfig
+from fedkin.studies.study_file import check_study, load_study
 
 
 def study(**content):

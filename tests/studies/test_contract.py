@@ -12,7 +12,7 @@ from fedkin.methods.registry import PAPER_METHODS
 from fedkin.studies.cell import do_run, draw_problem
 from fedkin.studies.config import RunConfig, with_settings
 from fedkin.studies.store import RunDirectory
-from fedkin.training.problem import initial_model_key
+from fedkin.training.keys import initial_model_key
 from run_files import files
 
 STEPS = 4

@@ -12,10 +12,10 @@ from fedkin.report.everyone import everyone_of
 from fedkin.report.html import render
 from fedkin.report.reading import read_record
 from fedkin.studies.cell import draw_problem
-from fedkin.studies.config import check_study
 from fedkin.studies.everyone import do_run_for_all
 from fedkin.studies.partitioned import draw_nodes
 from fedkin.studies.study import carry_out
+from fedkin.studies.study_file import check_study
 
 STUDY = {
     "dataset": "digits",

@@ -12,8 +12,8 @@ import pytest
 from fedkin.events import EventReader, StepDone
 from fedkin.methods.registry import PAPER_METHODS
 from fedkin.studies.cell import do_run
-from fedkin.studies.config import load_study
 from fedkin.studies.store import RunDirectory
+from fedkin.studies.study_file import load_study
 from run_files import files
 
 TIMES = int(os.environ.get("FEDKIN_KILLS", "1"))

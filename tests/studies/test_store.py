@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 import fedkin
-from fedkin.studies.config import RunConfig, check_study
+from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory, Store, pack_arrays
+from fedkin.studies.study_file import check_study
 
 STUDY = check_study({"dataset": "digits", "setting": [1, 2], "method": "fedavg"}, "study.toml")
 FILES = {

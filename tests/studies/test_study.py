@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin.cli.app import app
 from fedkin.events import EventReader, StepDone
-from fedkin.studies.config import check_study, with_settings
+from fedkin.studies.config import with_settings
 from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import RunDirectory, Store
 from fedkin.studies.study import carry_out
+from fedkin.studies.study_file import check_study
 from run_files import files
 
 

@@ -10,8 +10,9 @@ from fedkin.data.labeled import load_labeled
 from fedkin.data.partitions import Dirichlet, Group, Groups, Pathological, split_nodes
 from fedkin.errors import InputError
 from fedkin.studies.cell import do_run
-from fedkin.studies.config import RunConfig, StudyConfig, check_study, load_study
+from fedkin.studies.config import RunConfig, StudyConfig
 from fedkin.studies.partitioned import draw_nodes
+from fedkin.studies.study_file import check_study, load_study
 
 DIRICHLET = {"partition": "dirichlet", "alpha": 0.1, "nodes": 20}
 

@@ -13,9 +13,10 @@ from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.errors import InputError
 from fedkin.methods.registry import PAPER_METHODS
-from fedkin.studies.config import StudyConfig, check_study
+from fedkin.studies.config import StudyConfig
 from fedkin.studies.store import Store
 from fedkin.studies.study import carry_out
+from fedkin.studies.study_file import check_study
 
 SYNCHRONIZATIONS = 400
 """The budget of each method: by then the accuracy of Bi-level no longer rises."""

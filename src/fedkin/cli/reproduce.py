@@ -20,7 +20,7 @@ from fedkin.cli.output import JsonOption
 from fedkin.cli.study import run_study
 from fedkin.errors import InputError
 from fedkin.methods.registry import PAPER_METHODS, method_class
-from fedkin.studies.config import check_study
+from fedkin.studies.study_file import check_study
 
 
 def reproduce(

@@ -8,7 +8,7 @@ import typer
 from fedkin.cli.options import DataOption, JobsOption, OutOption, ResumeOption
 from fedkin.cli.output import JsonOption
 from fedkin.cli.study import run_study
-from fedkin.studies.config import load_study
+from fedkin.studies.study_file import load_study
 
 
 def run(

@@ -24,7 +24,7 @@ class PartitionedData(NamedTuple):
 def draw_nodes(config: RunConfig, data_directory: Path | None = None) -> PartitionedData:
     """Draw the training, validation and test data of every node of a run.
 
-    >>> from fedkin.studies.config import check_study
+    >>> from fedkin.studies.study_file import check_study
     >>> study = {"dataset": "digits", "partition": "dirichlet", "alpha": 0.1, "nodes": 20}
     >>> drawn = draw_nodes(check_study(study, "study.toml").runs()[0])
     >>> len(drawn.nodes), drawn.nodes[0].name, drawn.nodes[0].train.inputs.shape[1:]

@@ -17,7 +17,8 @@ from fedkin.training.alone import (
     train_alone,
 )
 from fedkin.training.folds import draw_folds
-from fedkin.training.problem import Problem, TrainedRun, refit_key
+from fedkin.training.keys import refit_key
+from fedkin.training.problem import Problem, TrainedRun
 from fedkin.training.refit import can_refit, refit
 from fedkin.training.runner import RunState
 

@@ -26,7 +26,8 @@ from fedkin.training.alone import recalibrate as fit_outputs
 from fedkin.training.comparison import compare, own_rows
 from fedkin.training.comparison import warning as beaten_by_alone
 from fedkin.training.history import to_row
-from fedkin.training.problem import Problem, TrainedRun, cap_in, refit_key, simulation
+from fedkin.training.keys import refit_key
+from fedkin.training.problem import Problem, TrainedRun, cap_in, simulation
 from fedkin.training.refit import can_refit, owner_share
 from fedkin.training.refit import refit as train_again
 from fedkin.training.result import Result

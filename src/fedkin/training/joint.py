@@ -22,14 +22,8 @@ from fedkin.federation.simulation import SimulatedFederation
 from fedkin.federation.together import Meeting, SharedEngine
 from fedkin.methods.base import Keep, Method
 from fedkin.models.objective import Objective
-from fedkin.training.problem import (
-    Problem,
-    TrainedRun,
-    check_outputs,
-    make_model,
-    prepare_points,
-    refit_key,
-)
+from fedkin.training.keys import refit_key
+from fedkin.training.problem import Problem, TrainedRun, check_outputs, make_model, prepare_points
 from fedkin.training.refit import owner_share, refit
 from fedkin.training.runner import Budget, RunState
 from fedkin.types import LearningTask, Points, Vector

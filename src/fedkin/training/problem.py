@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -29,9 +28,10 @@ from fedkin.training.checkpoint import (
     save_checkpoint,
     versions,
 )
+from fedkin.training.keys import building_key, initial_model_key, judging_key, training_key
 from fedkin.training.leave_out import claims_of, judge
 from fedkin.training.runner import Budget, RunState, begin, run
-from fedkin.types import Key, LearningTask, Points
+from fedkin.types import LearningTask, Points
 
 Engine = Callable[[Objective], Federation]
 """Makes the federation of a problem, given the model."""
@@ -429,28 +429,3 @@ def _step_event(state: RunState, run_name: str) -> StepDone:
         test_accuracy=None if last.test is None else last.test.accuracy,
         weights=weights,
     )
-
-
-def initial_model_key(seed: int) -> Key:
-    """Return the key of the initial model: the same for all methods with the same seed."""
-    return jax.random.fold_in(jax.random.key(seed), 0)
-
-
-def training_key(seed: int) -> Key:
-    """Return the key of everything that is drawn during training."""
-    return jax.random.fold_in(jax.random.key(seed), 1)
-
-
-def building_key(seed: int) -> Key:
-    """Return the key of what is asked of the nodes before training."""
-    return jax.random.fold_in(jax.random.key(seed), 2)
-
-
-def judging_key(seed: int) -> Key:
-    """Return the key of the training in which nodes are left out."""
-    return jax.random.fold_in(jax.random.key(seed), 4)
-
-
-def refit_key(seed: int) -> Key:
-    """Return the key of the training after the weights are chosen."""
-    return jax.random.fold_in(jax.random.key(seed), 3)

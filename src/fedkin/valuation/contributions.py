@@ -17,7 +17,8 @@ from fedkin.messages import listing, suggestion
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.methods.settings import check_seed, whole_number
 from fedkin.models.base import LinearModel
-from fedkin.training.problem import initial_model_key, prepare_points, simulation
+from fedkin.training.keys import initial_model_key
+from fedkin.training.problem import prepare_points, simulation
 from fedkin.training.result import Result
 from fedkin.types import Points
 from fedkin.valuation.game import (

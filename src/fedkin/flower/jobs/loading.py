@@ -9,7 +9,7 @@ from fedkin.flower.jobs.everyone import EveryoneJob, check_everyone_job
 from fedkin.flower.jobs.options import OWN, VALIDATION_FRACTION, federation_options
 from fedkin.flower.jobs.study import StudyJob
 from fedkin.flower.jobs.tables import TableJob, check_table_job
-from fedkin.studies.config import check_study
+from fedkin.studies.study_file import check_study
 
 
 def load_job(path: Path) -> StudyJob | TableJob | EveryoneJob | AdviceJob:
