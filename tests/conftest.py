@@ -1,3 +1,4 @@
+import gc
 from pathlib import Path
 
 import jax
@@ -12,6 +13,15 @@ def pytest_configure(config):
     keep_compiled_code(Path(config.cache.mkdir("compiled")))
     # JAX's own cache has crashed workers that had run for long, while it wrote (executable.serialize).
     jax.config.update("jax_enable_compilation_cache", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_code():
+    """A file's code stays on disk, not in memory, of which two workers would come to fill 12 GB."""
+    yield
+    compilation.COMPILED.clear()
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture
