@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -183,6 +184,11 @@ class Advice:
             candidates=table,
             test_scores=None if test is None else {k: square * v for k, v in test.items()},
         )
+
+    def with_warnings(self, warnings: Sequence[str]) -> "Advice":
+        """Return the advice with these warnings before those of its model."""
+        model = replace(self.model, warnings=(*warnings, *self.model.warnings))
+        return replace(self, model=model)
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the model as plain values, for JSON."""

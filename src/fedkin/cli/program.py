@@ -25,6 +25,10 @@ def run_program(app: typer.Typer) -> None:
         fail(str(error))
     except CommandLineError as error:
         fail(without_repetition(error.format_message()))
+    except MemoryError:
+        fail(
+            "the memory of this machine is exhausted: use fewer rows or columns, or end other programs"
+        )
     except StoppedByUserError as stop:
         fail(f"interrupted: {stop}", status=INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):

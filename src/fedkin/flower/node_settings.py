@@ -54,6 +54,8 @@ class TableDescription(BaseModel):
     columns: tuple[str, ...] | None = None
     header: bool = True
     separator: str = ","
+    strict: bool = False
+    """Whether to refuse tables with different columns; a node refuses columns that it lacks."""
 
     @field_validator("categorical", "drop", "columns", mode="before")
     @classmethod

@@ -51,6 +51,7 @@ TABLE_OPTIONS = (
     "categorical",
     "drop",
     "missing",
+    "strict",
     "columns",
     "no_header",
     "separator",
