@@ -14,7 +14,6 @@ from fedkin.cli.options import (
     ForceOption,
     NoHeaderOption,
     SeparatorOption,
-    StrictOption,
     refuse_csv_options,
     table_format,
 )
@@ -47,7 +46,13 @@ def predict(
     no_header: NoHeaderOption = False,
     separator: SeparatorOption = ",",
     force: ForceOption = False,
-    strict: StrictOption = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse rows without a column that the model uses; without it, the column counts as missing.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Predict the label of new rows with the model of a fit: one line per row, in their order."""
