@@ -50,7 +50,7 @@ def predict(
         bool,
         typer.Option(
             "--strict",
-            help="Refuse rows without a column that the model uses; without it, the column counts as missing.",
+            help="Refuse rows without a column of the model; without it, the column counts as missing.",
         ),
     ] = False,
     json: JsonOption = False,

@@ -133,7 +133,9 @@ def read_table(path: str | Path, owner: str, table_format: TableFormat | None = 
     else:
         table = _parse_csv(content, f"{owner} ({path})", table_format)
     if table.rows == 0:
-        raise InputError(f"{owner} ({path}) has column names but no rows")
+        raise InputError(
+            f"{owner} ({path}) has column names but no rows: add rows, or leave it out"
+        )
     for name in table.columns:
         check_printable(name, f"{owner} ({path}): the name of a column")
     return replace(table, owner=owner)
@@ -167,7 +169,9 @@ def _read_bytes(path: Path, owner: str) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{owner}: {path} cannot be read: {reason}") from None
     if not content.strip():
-        raise InputError(f"{owner}: {path} is empty")
+        raise InputError(
+            f"{owner}: {path} is empty: it needs a line with the columns' names, and rows"
+        )
     return content
 
 
@@ -282,8 +286,8 @@ def _column_names(first: Sequence[str], owner: str, table_format: TableFormat) -
             )
         if len(first) != len(names):
             raise InputError(
-                f"{owner} has {len(first)} columns, but {len(names)} column names were given"
-                f"{_separator_hint(first, names, table_format)}"
+                f"{owner} has {len(first)} columns, but {len(names)} column names were given; name all "
+                "of them, in their order"
             )
         return names
     if not table_format.header:
@@ -324,7 +328,7 @@ def _separator_hint(record: Sequence[str], names: Sequence[str], table_format: T
             return f"; it seems to be separated by {other!r}: say so (--separator)"
     if len(record) > len(names):
         return "; put texts that contain the separator in quotation marks"
-    return ""
+    return "; fill the line up, with empty cells for what is missing"
 
 
 def _refuse_huge(table: Table) -> None:

@@ -28,7 +28,7 @@ from fedkin.errors import InputError
 from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.owner_limits import OwnerLimits
 from fedkin.flower.wire import DESCRIBE
-from fedkin.messages import suggestion
+from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.registry import method_class, register
 from fedkin.methods.settings import LARGEST_SEED
 from fedkin.types import LearningTask
@@ -168,7 +168,7 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
     except ValidationError as error:
         first = error.errors()[0]
         place = [".".join(str(part) for part in first["loc"])] if first["loc"] else []
-        reason = first["msg"].removeprefix("Value error, ")
+        reason = in_plain_words(first["msg"])
         raise InputError(": ".join([source, *place, reason])) from error
     if settings.is_table and settings.label is None:
         raise InputError(f"{source}: a table needs the name of its label column (label)")

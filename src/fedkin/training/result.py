@@ -134,7 +134,9 @@ class Result:
     def predict_proba(self, inputs: Any) -> np.ndarray:
         """Return the probability of each class for each point."""
         if self.classes is None:
-            raise InputError("predict_proba is for classification; this model predicts numbers")
+            raise InputError(
+                "predict_proba is for classification; this model predicts numbers: use predict"
+            )
         return np.asarray(jax.nn.softmax(self._outputs(inputs), axis=1))
 
     def save(self, path: str | Path) -> None:
@@ -231,7 +233,7 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
+        raise InputError(f"there is no file {path}: check the path") from error
     except (OSError, ValueError) as error:  # a path may have characters that no file can have
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{str(path)!r} cannot be read: {reason}") from error

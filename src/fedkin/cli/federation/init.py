@@ -164,7 +164,11 @@ def init(
     layout = Layout(directory)
     check_listen_option(listen)
     _check_empty(layout)
-    if (nodes is None) == (not node):
+    if nodes is not None and node:
+        raise InputError(
+            "--nodes is for nodes with images, and --node for one with a table: give one of them"
+        )
+    if nodes is None and not node:
         raise InputError("say which nodes there are: --nodes 4, or --node FILE for each of them")
     if nodes == 1 or (node and len(node) == 1):
         raise InputError("one node alone is no federation: give two or more")
