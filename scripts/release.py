@@ -1,7 +1,7 @@
 """Build a release and check it: `make release`. Nothing is uploaded.
 
-`python scripts/release.py check` looks at the tree and the version; `python scripts/release.py build` makes the
-wheel and the source distribution in dist/, checks their content and metadata, and runs the demo of the wheel in
+`python scripts/release.py check` looks at the tree and the version. `python scripts/release.py build` makes
+wheel and source distribution in dist/, checks their content and metadata, and runs the demo of the wheel in
 an environment that has nothing else.
 """
 
