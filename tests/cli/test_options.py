@@ -220,6 +220,6 @@ def test_every_argument_and_option_is_explained():
         (*path, parameter.name)
         for path, each in commands(whole_command_line())
         for parameter in each.params
-        if not getattr(parameter, "help", None)
+        if not parameter.help and not getattr(parameter, "hidden", False)
     ]
     assert silent == []
