@@ -98,6 +98,11 @@ def test_neither_distribution_has_data_tests_or_results(release, distributions, 
         release.check_content(stray, distributions[1])
 
 
+def test_an_index_would_take_both_distributions(release, distributions):
+    pytest.importorskip("twine", reason="needs the extra release")
+    release.check_metadata(*distributions)
+
+
 def test_version_changelog_and_citation_must_agree(release, tmp_path):
     (tmp_path / "src" / "fedkin").mkdir(parents=True)
     texts = {
