@@ -142,7 +142,7 @@ FEDERATIONS = {
     "federation int": "Did you mean 'init'?",
     "federation init": "Missing argument 'DIR': the directory to make",
     "federation init t": "say which nodes there are: --nodes 4, or --node FILE",
-    "federation init t --nodes 4 --node a.csv": "give one of them",
+    "federation init t --nodes 4 --node a.csv": "for each node with a table, not both",
     "federation init t --nodes 1": "give two or more",
     "federation init t --nodes 100": "100 must be from 0 to 64",
     "federation init mine --nodes 4": "choose another directory",

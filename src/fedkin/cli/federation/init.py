@@ -166,7 +166,7 @@ def init(
     _check_empty(layout)
     if nodes is not None and node:
         raise InputError(
-            "--nodes is for nodes with images, and --node for one with a table: give one of them"
+            "give --nodes 4 for nodes with images, or --node FILE for each node with a table, not both"
         )
     if nodes is None and not node:
         raise InputError("say which nodes there are: --nodes 4, or --node FILE for each of them")
