@@ -63,19 +63,20 @@ def load_superlink() -> ModuleType:
 
 def main() -> None:
     """Serve the SuperLink, and count."""
+    from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
+
     program: Any = load_superlink()
     make_gate = program.Gate
 
-    def counted_gate(application: Any, *arguments: Any) -> Counted:
-        counted = Counted(make_gate(application, *arguments), Path(os.environ[TRAFFIC]))
-        state = application.state.linkstate_factory.state()
-        store = state.store_object
+    def counted_gate(*arguments: Any) -> Counted:
+        counted = Counted(make_gate(*arguments), Path(os.environ[TRAFFIC]))
+        store = InMemoryLinkState.store_object
 
         def store_object(*given: Any, **named: Any) -> Any:
             counted.objects += 1
             return store(*given, **named)
 
-        state.store_object = store_object
+        InMemoryLinkState.store_object = store_object
         return counted
 
     program.Gate = counted_gate

@@ -172,7 +172,7 @@ def _synchronizations(out: Path) -> int:
     import pandas as pd
 
     (history,) = out.rglob("history.parquet")
-    return int(pd.read_parquet(history)["synchronizations"].max())
+    return pd.read_parquet(history)["synchronizations"].to_numpy().max()
 
 
 def _fedkin(*arguments: str) -> None:

@@ -3,11 +3,12 @@
 `flwr-serverapp` takes the token of its task as an argument, and every account of a machine can read
 arguments. And its requests carry the token of the gate (`superlink.py`), which Flower does not know.
 
-This file is run by its path and imports nothing of fedkin (see `internals/__init__.py`).
+This file is run by its path and imports nothing of fedkin but `bundles.py` (see `internals/__init__.py`).
 """
 
 import argparse
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from queue import Queue
@@ -31,6 +32,30 @@ def carry_token(token: str) -> None:
     grid.RuntimeTokenHttpInterceptor = TokenInterceptor
 
 
+def move_whole_messages() -> None:
+    """Make Flower's grid send messages with their objects in one request, and fetch answers likewise.
+
+    Flower has no option for it, so its client and its way to send are replaced.
+    """
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+    from fedkin.flower.internals.bundles import BundlingClient
+
+    grid: Any = import_module("flwr.superlink.grid.http_grid")
+    grid.RuntimeHttpClient = BundlingClient
+    push = grid.HttpGrid._try_push_messages
+
+    def push_whole(self: Any, run_id: int, messages: Iterable[Any]) -> list[str]:
+        messages = list(messages)
+        objects = {}
+        for message in messages:
+            objects.update(get_all_nested_objects(message))
+        self._runtime_client.outgoing = [each.deflate() for each in objects.values()]
+        return push(self, run_id, messages)
+
+    grid.HttpGrid._try_push_messages = push_whole
+
+
 def main() -> None:
     """Carry out a run."""
     parser = argparse.ArgumentParser()
@@ -43,6 +68,7 @@ def main() -> None:
     from flwr.superlink.runtime import run_serverapp
 
     carry_token(gate_token)
+    move_whole_messages()
     authority: Path | None = arguments.root_certificates
     try:
         run_serverapp(
