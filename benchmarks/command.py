@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the engine against a PyTorch loop; `crowd`, `everyone`, `federation`: see `--help`."""
+"""`python -m benchmarks`: the engine against a PyTorch loop; for the others see `--help`."""
 
 import importlib.util
 import os

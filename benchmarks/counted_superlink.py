@@ -1,7 +1,7 @@
 """fedkin's SuperLink, which writes down every HTTP request: a program with the options of `superlink.py`.
 
-It adds nothing to what the SuperLink does: each line of the file is a request's path, when it came, when it was
-answered, and its bytes. The objects that are stored are counted too.
+It adds nothing to what the SuperLink does: each line of the file is a request's path, when it came, when it
+was answered, and its bytes. The objects that are stored are counted too.
 """
 
 import importlib.util

@@ -75,8 +75,8 @@ class Timing:
     megabytes: float
     """Bodies of requests and of answers, per synchronization."""
     memory: dict[str, float]
-    """The most megabytes that processes of a kind held: the SuperLink, the center's program, one SuperNode, one
-    worker."""
+    """The most megabytes that processes of a kind held: the SuperLink, the center's program, one SuperNode,
+    one worker."""
 
     @property
     def median(self) -> float:

@@ -9,11 +9,12 @@ One message may carry what several owners ask for (docs/everyone.md). `owners` t
 what belongs to owner 3 is called `3.…`, such as `3.key`, `3.part` and `3.train.task`. So are its arrays, and
 its part of the answer. `orders` says what the node is to copy or forget of what it remembers for owners.
 
-A request is a `ConfigRecord` named `request`, with all numbers and texts; an answer is one named `answer`: the
-replies to `train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An error is
-Flower's own `Error`, with one of the codes below. Flower makes several objects of an array, so all arrays of a
-message are in one value: `arrays` has their names, types and shapes, such as `0=f4:650,1=f4:3x650`, and `content` has
-their numbers, one array after the other, in little-endian order. Nothing that arrives is ever executed.
+A request is a `ConfigRecord` named `request`, with all numbers and texts; an answer is one named `answer`:
+the replies to `train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An
+error is Flower's own `Error`, with one of the codes below. Flower makes several objects of an array, so all
+arrays of a message are in one value: `arrays` has their names, types and shapes, such as
+`0=f4:650,1=f4:3x650`, and `content` has their numbers, one array after the other, in little-endian order.
+Nothing that arrives is ever executed.
 """
 
 import math
@@ -58,7 +59,7 @@ It bounds what a center can make a node remember."""
 ARRAYS, CONTENT = "arrays", "content"
 """The names of the values with the names, types and shapes of all arrays, and with their numbers."""
 
-DESCRIPTION = re.compile(r"([^,=]+)=([fiu][1248]|b1):(\d{1,9}(?:x\d{1,9})?|)")
+DESCRIPTION = re.compile(r"([^,=]+)=([fiu][1248]|b1):([0-9]{1,9}(?:x[0-9]{1,9})?|)")
 """How an array is described: its name, the type of its numbers, and its shape."""
 
 OWNERS, PART = "owners", "part"
@@ -263,8 +264,8 @@ def _read_arrays(written: Value, content: bytes, largest: int) -> dict[str, np.n
         if math.prod(shape) > largest:
             raise RefusedError(
                 Refusal.INVALID,
-                f"{found[1][:50]!r} is an array of shape {shape}: expected a vector, or one per model, of at most "
-                f"{largest} numbers",
+                f"{found[1][:50]!r} is an array of shape {shape}: expected a vector, or one per "
+                f"model, of at most {largest} numbers",
             )
         described[found[1]] = (_dtype(found[2]), shape)
     expected = sum(dtype.itemsize * math.prod(shape) for dtype, shape in described.values())

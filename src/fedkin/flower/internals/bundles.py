@@ -2,13 +2,13 @@
 
 Flower makes several objects of a message. It announces the message in one request, pushes or pulls each
 object in another, and confirms its arrival in a third; and who waits for a message asks again and again. A
-server spends most of a small message's time on taking requests apart. Here one request moves a message with all
-its objects, and one that waits is answered when there is something.
+server spends most of a small message's time on taking requests apart. Here one request moves a message with
+all its objects, and one that waits is answered when there is something.
 
-`Bundles` stands before Flower's application. It knows four more paths; each is passed on to Flower's own path as
-what Flower expects there, so it is Flower that decides who may ask, and only then are the objects added or
-stored. A client that does not know these paths uses Flower's own, as before. `BundlingClient` and
-`bundling_fleet_client` are Flower's clients with these paths.
+`Bundles` stands before Flower's application. It knows four more paths; each is passed on to Flower's own
+path as what Flower expects there, so it is Flower that decides who may ask, and only then are the objects
+added or stored. A client that does not know these paths uses Flower's own, as before. `bundling_clients.py`
+has Flower's clients with these paths.
 
 This file is imported by programs that do not compute, and imports nothing of fedkin.
 """
@@ -28,23 +28,22 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
-    ConfirmMessageReceivedResponse,
     ObjectTree,
     PullObjectRequest,
-    PullObjectResponse,
     PushObjectRequest,
 )
 from flwr.proto.node_pb2 import Node
 from flwr.proto.recorddict_pb2 import BytesList
 from flwr.proto.runtime_pb2 import (
-    PullAppMessagesRequest,
     PullAppMessagesResponse,
     PushAppMessagesRequest,
     PushAppMessagesResponse,
 )
-from flwr.supercore.inflatable.inflatable_object import get_object_id, iterate_object_tree
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supercore.inflatable.inflatable_object import (
+    UnexpectedObjectContentError,
+    get_object_id,
+    iterate_object_tree,
+)
 from google.protobuf.message import DecodeError
 
 FETCH, DELIVER = "/v1/fleet/fetch", "/v1/fleet/deliver"
@@ -59,8 +58,9 @@ FLOWERS_OWN = {
 }
 
 NODE_SECONDS, CENTER_SECONDS = 5.0, 1.0
-"""The longest that a request is kept waiting. A message for a node whose connection has broken unnoticed may be
-lost, so this is short. Flower itself answers for a node that is gone, which the center notices when it asks."""
+"""The longest that a request is kept waiting. A message for a node whose connection has broken unnoticed
+may be lost, so this is short. Flower itself answers for a node that is gone, which the center notices when
+it asks."""
 TOGETHER_SECONDS = 0.01
 """How long answers that arrive after the first are waited for, so that one request takes them all."""
 
@@ -265,7 +265,7 @@ class Bundles:
         news: asyncio.Event,
         contents: Callable[[bytes], list[bytes] | None],
     ) -> Answer | None:
-        """Ask Flower until there is a message, and again whenever there is news; return it with its objects."""
+        """Ask Flower for a message, and again whenever there is news; return it with its objects."""
         deadline = time.monotonic() + seconds
         while True:
             news.clear()
@@ -373,147 +373,18 @@ async def dispatch(
 def store_objects(
     wanted: Collection[str], contents: Iterable[bytes], store: Callable[[str, bytes], bool]
 ) -> list[str]:
-    """Store those objects that Flower wants; return the ids of those that it does not have yet."""
+    """Store those objects that Flower wants; return the ids of those that it does not have yet.
+
+    The client pushes those by itself, and Flower tells it what is wrong: the run has ended, or an object is
+    not what its message has announced.
+    """
     from flwr.supercore.error import FlowerError
 
     missing = dict.fromkeys(wanted)
     for content in contents:
         number = get_object_id(content)
         if number in missing:
-            with suppress(
-                FlowerError
-            ):  # the run has ended: the client is told when it pushes an object
+            with suppress(FlowerError, UnexpectedObjectContentError, ValueError):
                 if store(number, content):
                     del missing[number]
     return list(missing)
-
-
-class _Arrived:
-    """Objects that have come with their messages, until they are asked for."""
-
-    def __init__(self) -> None:
-        self._contents: dict[str, bytes] = {}
-        self._confirmed: set[str] = set()
-
-    def add(self, trees: Sequence[ObjectTree], contents: Iterable[bytes]) -> None:
-        """Keep objects; a message whose objects are all there has been confirmed."""
-        self._contents = {get_object_id(content): content for content in contents}
-        self._confirmed = {
-            tree.object_id for tree in trees if set(object_ids([tree])) <= set(self._contents)
-        }
-
-    def pull(self, request: PullObjectRequest) -> PullObjectResponse | None:
-        """Return an object as Flower would; None if it has not come."""
-        content = self._contents.get(request.object_id)
-        if content is None:
-            return None
-        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
-
-    def confirm(self, message: str) -> bool:
-        """Return whether a message has been confirmed; forget it."""
-        if message not in self._confirmed:
-            return False
-        self._confirmed.discard(message)
-        if not self._confirmed:
-            self._contents = {}
-        return True
-
-
-class BundlingClient(RuntimeHttpClient):
-    """Flower's client of a run's program, with whole messages.
-
-    Attributes:
-        outgoing: The objects of the messages that `PushMessages` is called for next.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.outgoing: list[bytes] = []
-        self._arrived = _Arrived()
-
-    def PushMessages(self, request: PushAppMessagesRequest) -> PushAppMessagesResponse:  # noqa: N802
-        """Send messages with their objects."""
-        objects, self.outgoing = self.outgoing, []
-        return self._unary_unary(
-            path=DISPATCH,
-            rpc_method="/flwr.proto.Runtime/PushMessages",
-            request=BytesList(vals=[request.SerializeToString(), *objects]),
-            response_type=PushAppMessagesResponse,
-        )
-
-    def PullMessages(self, request: PullAppMessagesRequest) -> PullAppMessagesResponse:  # noqa: N802
-        """Wait for messages; return those that are there."""
-        found = self._unary_unary(
-            path=COLLECT,
-            rpc_method="/flwr.proto.Runtime/PullMessages",
-            request=request,
-            response_type=BytesList,
-        )
-        response = PullAppMessagesResponse.FromString(found.vals[0])
-        self._arrived.add(response.message_object_trees, found.vals[1:])
-        return response
-
-    def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:  # noqa: N802
-        """Return an object that has come with its message; else ask for it."""
-        return self._arrived.pull(request) or super().PullObject(request)
-
-    def ConfirmMessageReceived(  # noqa: N802
-        self, request: ConfirmMessageReceivedRequest
-    ) -> ConfirmMessageReceivedResponse:
-        """Confirm a message, if that has not been done with its objects."""
-        if self._arrived.confirm(request.message_object_id):
-            return ConfirmMessageReceivedResponse()
-        return super().ConfirmMessageReceived(request)
-
-
-def bundling_fleet_client(
-    contents: Callable[[ObjectTree], list[bytes]], received: Callable[[], None]
-) -> type[FleetHttpClient]:
-    """Return Flower's client of a SuperNode, with whole messages.
-
-    Args:
-        contents: Returns those objects of an answer that are there.
-        received: Called when a message has arrived with all its objects.
-    """
-
-    class BundlingFleetClient(FleetHttpClient):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            self._arrived = _Arrived()
-
-        def PullMessages(self, request: PullMessagesRequest) -> PullMessagesResponse:  # noqa: N802
-            found = self._unary_unary(
-                path=FETCH,
-                rpc_method="/flwr.proto.Fleet/PullMessages",
-                request=request,
-                response_type=BytesList,
-            )
-            response = PullMessagesResponse.FromString(found.vals[0])
-            self._arrived.add(response.message_object_trees, found.vals[1:])
-            return response
-
-        def PushMessages(self, request: PushMessagesRequest) -> PushMessagesResponse:  # noqa: N802
-            objects = contents(request.message_object_trees[0])
-            return self._unary_unary(
-                path=DELIVER,
-                rpc_method="/flwr.proto.Fleet/PushMessages",
-                request=BytesList(vals=[request.SerializeToString(), *objects]),
-                response_type=PushMessagesResponse,
-            )
-
-        def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:  # noqa: N802
-            return self._arrived.pull(request) or super().PullObject(request)
-
-        def ConfirmMessageReceived(  # noqa: N802
-            self, request: ConfirmMessageReceivedRequest
-        ) -> ConfirmMessageReceivedResponse:
-            confirmed = self._arrived.confirm(request.message_object_id)
-            response = (
-                ConfirmMessageReceivedResponse()
-                if confirmed
-                else super().ConfirmMessageReceived(request)
-            )
-            received()
-            return response
-
-    return BundlingFleetClient

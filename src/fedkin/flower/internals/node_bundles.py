@@ -1,9 +1,9 @@
 """Whole messages between a SuperNode and its worker, and no waiting by asking again and again.
 
-`NodeBundles` stands before the application that a SuperNode serves for its worker, as `bundles.Bundles` does
-at a SuperLink. A worker asks at `TAKE` and is answered when there is work: with the message, its objects, and
-the node's memory. `Mailbox` is what both sides of a SuperNode's process share: the part that talks to the SuperLink
-says when a message has arrived, and waits there for the answer.
+`NodeBundles` stands before the application that a SuperNode serves for its worker, as `bundles.Bundles`
+does at a SuperLink. A worker asks at `TAKE` and is answered when there is work: with the message, its
+objects, and the node's memory. `Mailbox` is what both sides of a SuperNode's process share: the part that
+talks to the SuperLink says when a message has arrived, and waits there for the answer.
 
 This file is imported by programs that do not compute, and imports nothing of fedkin but `bundles`.
 """

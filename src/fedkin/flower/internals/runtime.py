@@ -45,15 +45,16 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
-from fedkin.flower.internals.bundles import BundlingClient, object_ids
+from fedkin.flower.internals.bundles import object_ids
+from fedkin.flower.internals.bundling_clients import BundlingClient
 from fedkin.flower.internals.node_bundles import TAKE
 
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 """The only call that needs the secret; all others need the token of their task."""
 
 HEARTBEAT_SECONDS = 5.0
-"""How long a message is answered before the first heartbeat: Flower would send one for every message, and gives a
-task up when it has not heard from it for much longer."""
+"""How long a message is answered before the first heartbeat: Flower would send one for every message, and
+gives a task up when it has not heard from it for much longer."""
 FETCH_SECONDS = 600.0
 """How long the parts of a message may take to arrive that have not come with it."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 1.0

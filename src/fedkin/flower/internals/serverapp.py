@@ -3,7 +3,8 @@
 `flwr-serverapp` takes the token of its task as an argument, and every account of a machine can read
 arguments. And its requests carry the token of the gate (`superlink.py`), which Flower does not know.
 
-This file is run by its path and imports nothing of fedkin but `bundles.py` (see `internals/__init__.py`).
+This file is run by its path and imports nothing of fedkin but `bundling_clients.py` (see
+`internals/__init__.py`).
 """
 
 import argparse
@@ -39,7 +40,7 @@ def move_whole_messages() -> None:
     """
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-    from fedkin.flower.internals.bundles import BundlingClient
+    from fedkin.flower.internals.bundling_clients import BundlingClient
 
     grid: Any = import_module("flwr.superlink.grid.http_grid")
     grid.RuntimeHttpClient = BundlingClient

@@ -2,11 +2,11 @@
 
 It differs from `flower-supernode` in four ways. It says why it cannot talk to the SuperLink, where
 `flower-supernode` tries again for ever without a reason. The work is done by `worker.py`, which runs
-fedkin's own code and nothing that the SuperLink sends along; the worker is started here, started again if it
-ends, and known by a secret that is new at each start. Where Flower's SuperNode sleeps for three seconds
+fedkin's own code and nothing that the SuperLink sends along; the worker is started here, started again if
+it ends, and known by a secret that is new at each start. Where Flower's SuperNode sleeps for three seconds
 when there is no message, and for half a second while there is no answer, which would slow down every
-synchronization, this one leaves a request waiting at the SuperLink and its main thread at a mailbox. And messages go
-whole (`bundles.py`, `node_bundles.py`).
+synchronization, this one leaves a request waiting at the SuperLink and its main thread at a mailbox. And
+messages go whole (`bundles.py`, `node_bundles.py`).
 
 This file is run by its path and imports nothing else of fedkin (see `internals/__init__.py`).
 """
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 SHORTEST_SECONDS = 0.2
-"""A SuperLink lets a request for a message wait; if one answers sooner that there is none, it is asked no more
-often than this."""
+"""A SuperLink lets a request for a message wait; if one answers sooner that there is none, it is asked no
+more often than this."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a worker that has ended is started again; the pause doubles each time."""
 
@@ -209,7 +209,7 @@ def move_whole_messages() -> None:
 
     Flower has no option for it, so the application that it serves, its client, and how it starts are wrapped.
     """
-    from fedkin.flower.internals.bundles import bundling_fleet_client
+    from fedkin.flower.internals.bundling_clients import bundling_fleet_client
     from fedkin.flower.internals.node_bundles import Mailbox, NodeBundles
 
     mailbox = Mailbox()
