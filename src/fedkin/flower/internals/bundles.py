@@ -286,28 +286,31 @@ class Bundles:
     def _take_for_node(self, node: int, run: int, tree: ObjectTree) -> list[bytes]:
         """Return all objects of a message, and confirm it; none if not all are there."""
         from flwr.supercore.error import FlowerError
-        from flwr.superlink.servicer.fleet import fleet_handlers
+        from flwr.superlink.servicer.fleet.fleet_handlers import (
+            confirm_message_received,
+            pull_object,
+        )
 
         state, identity = self._state(), Node(node_id=node)
         taken = []
         try:
             for number in object_ids([tree]):
                 request = PullObjectRequest(node=identity, run_id=run, object_id=number)
-                found = fleet_handlers.pull_object(request, state)
+                found = pull_object(request, state)
                 if not found.object_available:
                     return []  # the node asks for them one by one, and waits
                 taken.append(found.object_content)
             request = ConfirmMessageReceivedRequest(
                 node=identity, run_id=run, message_object_id=tree.object_id
             )
-            fleet_handlers.confirm_message_received(request, state, state.object_store)
+            confirm_message_received(request, state, state.object_store)
         except FlowerError:  # the run has ended: the node is told when it asks for an object
             return []
         return taken
 
     async def _deliver(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """Take an answer of a node."""
-        from flwr.superlink.servicer.fleet import fleet_handlers
+        from flwr.superlink.servicer.fleet.fleet_handlers import push_object
 
         first, *objects = unbundle(body) or [b""]
         async with self._whole:
@@ -326,7 +329,7 @@ class Bundles:
                     object_id=number,
                     object_content=content,
                 )
-                return fleet_handlers.push_object(push, self._state()).stored
+                return push_object(push, self._state()).stored
 
             missing = await asyncio.to_thread(
                 store_objects, response.objects_to_push, objects, store

@@ -205,6 +205,7 @@ class SuperNodeConnection:
             yield Delivery(client, item)
         finally:
             begin.cancel()
+            begin.join()
             with contextlib.suppress(RuntimeError):  # raised if it has not begun, or has ended
                 heartbeat.stop()
             client.close()
