@@ -209,6 +209,32 @@ def test_messages_for_several_nodes_take_one_request_of_the_center_and_so_do_ans
     assert link.requests() == [DISPATCH, *[FETCH, DELIVER] * 3, COLLECT]
 
 
+def test_large_messages_do_not_all_go_together(link, monkeypatch):
+    monkeypatch.setattr(bundles, "LARGEST_BUNDLE", 25_000)
+    stored = {}
+    nodes = [
+        link.node(lambda tree: [stored[each] for each in object_ids([tree])]) for _ in range(3)
+    ]
+    serverapp.move_whole_messages()
+    grid = link.grid()
+    link.requests()
+    # What messages have in common goes once.
+    contents = [b"a" * 20_000, b"a" * 20_000, b"b" * 20_000]
+    numbers = grid.push_messages(
+        [question(node, content=each) for node, each in zip(nodes, contents, strict=True)]
+    )
+    assert link.requests() == [DISPATCH] * 2
+    for number, (node, content) in enumerate(zip(nodes, contents, strict=True)):
+        message = answer(link, node, stored, node.receive(), reply=bytes([number]) * 20_000)
+        assert message.content["request"]["content"] == content
+    link.requests()
+    found = {reply.metadata.reply_to_message_id: reply for reply in grid.pull_messages(numbers)}
+    requests = link.requests()
+    assert (requests[0], requests.count("/v1/runtime/pull-object")) == (COLLECT, 3)
+    for place, number in enumerate(numbers):
+        assert found[number].content["answer"]["reply"] == bytes([place]) * 20_000
+
+
 def test_a_request_waits_for_a_message_and_who_is_not_asked_gets_nothing(link, monkeypatch):
     monkeypatch.setattr(bundles, "NODE_SECONDS", 1.5)
     asked, other = link.node(), link.node()

@@ -61,6 +61,8 @@ NODE_SECONDS, CENTER_SECONDS = 5.0, 1.0
 """The longest that a request is kept waiting. A message for a node whose connection has broken unnoticed
 may be lost, so this is short. Flower itself answers for a node that is gone, which the center notices when
 it asks."""
+LARGEST_BUNDLE = 64_000_000
+"""Several messages go together up to this many bytes, which both sides hold in memory at once."""
 TOGETHER_SECONDS = 0.01
 """How long answers that arrive after the first are waited for, so that one request takes them all."""
 
@@ -241,14 +243,15 @@ class Bundles:
         def contents(answered: bytes) -> list[bytes] | None:
             response = PullAppMessagesResponse.FromString(answered)
             taken: list[bytes] = []
-            state = self._state()
+            state, left = self._state(), LARGEST_BUNDLE
             for message, tree in zip(
                 response.messages_list, response.message_object_trees, strict=True
             ):
                 run, ids = message.metadata.run_id, object_ids([tree])
-                own = [state.get_object(run, each) for each in ids]
+                own = [state.get_object(run, each) for each in ids] if left > 0 else [None]
                 if all(own):
                     taken += own
+                    left -= sum(map(len, own))
                     state.object_store.delete(tree.object_id)
             return taken if response.messages_list else None
 

@@ -9,7 +9,7 @@ This file is run by its path and imports nothing of fedkin but `bundling_clients
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from queue import Queue
@@ -40,6 +40,7 @@ def move_whole_messages() -> None:
     """
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
+    from fedkin.flower.internals.bundles import LARGEST_BUNDLE
     from fedkin.flower.internals.bundling_clients import BundlingClient
 
     grid: Any = import_module("flwr.superlink.grid.http_grid")
@@ -47,12 +48,23 @@ def move_whole_messages() -> None:
     push = grid.HttpGrid._try_push_messages
 
     def push_whole(self: Any, run_id: int, messages: Iterable[Any]) -> list[str]:
-        messages = list(messages)
-        objects = {}
+        numbers: list[str] = []
+        for together, objects in groups(messages):
+            self._runtime_client.outgoing = objects
+            numbers += push(self, run_id, together)
+        return numbers
+
+    def groups(messages: Iterable[Any]) -> Iterator[tuple[list[Any], list[bytes]]]:
+        together: list[Any] = []
+        objects: dict[str, bytes] = {}
         for message in messages:
-            objects.update(get_all_nested_objects(message))
-        self._runtime_client.outgoing = [each.deflate() for each in objects.values()]
-        return push(self, run_id, messages)
+            parts = {name: each.deflate() for name, each in get_all_nested_objects(message).items()}
+            if together and sum(map(len, (objects | parts).values())) > LARGEST_BUNDLE:
+                yield together, list(objects.values())
+                together, objects = [], {}
+            together.append(message)
+            objects |= parts
+        yield together, list(objects.values())
 
     grid.HttpGrid._try_push_messages = push_whole
 

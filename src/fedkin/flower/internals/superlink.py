@@ -313,6 +313,7 @@ def main() -> None:
         log_config=get_uvicorn_log_config(console_handler.level),
         proxy_headers=False,
         access_log=False,
+        timeout_graceful_shutdown=1,  # nodes that wait for messages are not waited for
         lifespan="on",  # without it, nothing would check the ports
     )
 
