@@ -44,7 +44,6 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_id,
     iterate_object_tree,
 )
-from google.protobuf.message import DecodeError
 
 FETCH, DELIVER = "/v1/fleet/fetch", "/v1/fleet/deliver"
 """Where a node waits for a message and gets it whole, and where it sends its answer."""
@@ -129,12 +128,18 @@ async def ask(application: Application, scope: Scope, path: str, body: bytes) ->
     return answer
 
 
-def unbundle(body: bytes) -> list[bytes]:
-    """Return the parts of a bundle; none if it is no bundle."""
+def parsed(kind: Any, body: bytes) -> Any:
+    """Return a message of protobuf; None if the body is none."""
     try:
-        return list(BytesList.FromString(body).vals)
-    except DecodeError:
-        return []
+        return kind.FromString(body)
+    except Exception:  # protobuf's own, which says no more
+        return None
+
+
+def unbundle(body: bytes) -> list[bytes]:
+    """Return the parts of a bundle; one without content if it is no bundle, which Flower then refuses."""
+    found = parsed(BytesList, body)
+    return list(found.vals) if found is not None and found.vals else [b""]
 
 
 def bundle(parts: Iterable[bytes]) -> bytes:
@@ -222,10 +227,10 @@ class Bundles:
 
     async def _fetch(self, scope: Scope, body: bytes, receive: Receive) -> Answer | None:
         """Answer a node that waits for a message."""
-        try:
-            node = PullMessagesRequest.FromString(body).node.node_id
-        except DecodeError:
+        request = parsed(PullMessagesRequest, body)
+        if request is None:
             return await ask(self._application, scope, FLOWERS_OWN[FETCH], body)
+        node: int = request.node.node_id
 
         def contents(answered: bytes) -> list[bytes] | None:
             response = PullMessagesResponse.FromString(answered)
@@ -248,8 +253,8 @@ class Bundles:
                 response.messages_list, response.message_object_trees, strict=True
             ):
                 run, ids = message.metadata.run_id, object_ids([tree])
-                own = [state.get_object(run, each) for each in ids] if left > 0 else [None]
-                if all(own):
+                own = [state.get_object(run, each) for each in ids] if left > 0 else []
+                if own and all(own):
                     taken += own
                     left -= sum(map(len, own))
                     state.object_store.delete(tree.object_id)
@@ -315,7 +320,7 @@ class Bundles:
         """Take an answer of a node."""
         from flwr.superlink.servicer.fleet.fleet_handlers import push_object
 
-        first, *objects = unbundle(body) or [b""]
+        first, *objects = unbundle(body)
         async with self._whole:
             answer = await ask(self._application, scope, FLOWERS_OWN[DELIVER], first)
             if answer.status != 200:
@@ -345,7 +350,7 @@ class Bundles:
 
     async def _dispatch(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """Take messages of a run's program."""
-        first, *objects = unbundle(body) or [b""]
+        first, *objects = unbundle(body)
         async with self._whole:
             answer, request = await dispatch(
                 self._application, scope, first, objects, self._state()

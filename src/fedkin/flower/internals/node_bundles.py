@@ -188,7 +188,7 @@ class NodeBundles:
 
     async def _dispatch(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """Take the worker's answer."""
-        first, *objects = unbundle(body) or [b""]
+        first, *objects = unbundle(body)
         answer, _ = await dispatch(self._application, scope, first, objects, self._mailbox.state)
         self._mailbox.answered()
         return answer
