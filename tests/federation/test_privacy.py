@@ -22,7 +22,9 @@ from fedkin.federation.privacy import (
 )
 from fedkin.federation.private_work import PrivateWork
 from fedkin.federation.simulation import SimulatedFederation
+from fedkin.methods.bilevel.method import Bilevel
 from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.solvers import OwnHessian
 from fedkin.methods.descent.node import DESCENT_ROUND
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
@@ -30,6 +32,9 @@ from fedkin.models.linear import Logistic
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
 from fedkin.nodes.clipped import LARGEST_ROW_LOSS, clipped_loss_and_gradient
+from fedkin.training.problem import Problem
+from fedkin.training.runner import Budget as Length
+from fedkin.types import Points
 
 KEY = jax.random.key(0)
 GRANTED = Privacy(epsilon=1.0, delta=1e-3, clip=0.5, steps=10)
@@ -99,6 +104,9 @@ def test_a_larger_epsilon_or_delta_means_less_noise_and_more_steps_more():
     assert noise(steps=40) == pytest.approx(2 * noise())
 
 
+clipped = jax.jit(clipped_loss_and_gradient, static_argnums=0)
+
+
 @hypothesis_settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.01, 3.0), st.floats(0.0, 30.0))
 def test_one_row_changes_a_gradient_by_at_most_what_the_noise_is_for(seed, clip, size):
@@ -113,7 +121,7 @@ def test_one_row_changes_a_gradient_by_at_most_what_the_noise_is_for(seed, clip,
     found = []
     for x, y in ((inputs, labels), (others, other_labels)):
         data = own_data(stack_nodes([x], [y], 5, seed=0), 0)
-        found.append(clipped_loss_and_gradient(objective, theta, data, jnp.float32(clip)))
+        found.append(clipped(objective, theta, data, jnp.float32(clip)))
     (loss, gradient), (other_loss, other_gradient) = found
     assert np.linalg.norm(np.subtract(gradient, other_gradient)) <= 2 * clip / 13 * (1 + 1e-4)
     assert abs(float(loss - other_loss)) <= LARGEST_ROW_LOSS / 13 * (1 + 1e-4)
@@ -251,3 +259,24 @@ def test_an_average_of_earlier_models_is_refused(nodes):
     }
     with pytest.raises(NotPrivateError, match="average"):
         reveal(federation, INNER_SVRG_ROUND, message, key=KEY, begin=True, steps=1, reply="average")
+
+
+def test_weights_are_learned_from_private_answers(nodes):
+    granted = Privacy(epsilon=1e4, delta=1e-3, clip=5.0, steps=12)  # next to no noise
+    made, budgets = simulated(nodes, granted, np.random.default_rng(0).standard_normal)
+    owner = Points(*nodes[0])
+    built = Problem.build(lambda objective: made, owner, classes=np.arange(2))
+    method = Bilevel(
+        outer="proximal",
+        outer_learning_rate=1.0,
+        learning_rate=0.5,
+        period=2,
+        rounds=1,
+        solver=OwnHessian(),
+        cap=1.0,
+    )
+    run = built.train(method, budget=Length(steps=4), keep="last")
+    weights = run.state.history[-1].node_weights
+    assert weights is not None
+    assert weights[0] > 0.6  # the owner's own rows
+    assert [budget.epsilon for budget in budgets] == pytest.approx([1e4, 1e4])

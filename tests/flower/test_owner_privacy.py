@@ -14,12 +14,17 @@ from fedkin.federation.privacy import BudgetSpentError, Privacy
 from fedkin.flower import node as node_module
 from fedkin.flower import node_preparation
 from fedkin.flower.audit import read_entries
+from fedkin.flower.messenger import Messenger
 from fedkin.flower.node import SEE_LOG
 from fedkin.flower.node_settings import node_settings
 from fedkin.flower.owner_privacy import BUDGET_FILE, KeptBudget
 from fedkin.flower.wire import Refusal
 from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT
 from fedkin.methods.descent.node import DESCENT_ROUND
+from fedkin.studies.cell import do_run
+from flower.fake_grid import FakeGrid
+from flower.trials import NAMES, config, engines, outcome
+from flower.trials import settings as settings_of
 
 
 @pytest.fixture
@@ -179,3 +184,17 @@ def test_a_delta_that_would_allow_to_publish_a_row_is_refused(settings, caplog):
     preprocessing = agreed(center.describe())
     assert refused(lambda: center.join(preprocessing)).reason == SEE_LOG
     assert "choose it well below 0.017" in caplog.text
+
+
+def test_a_run_over_flower_spends_what_it_should(tmp_path):
+    """Of two steps with 5 local steps in each of 2 rounds; the slopes take one more gradient per step."""
+    protected = {"epsilon": 5.0, "delta": 1e-4, "private-steps": 2 * (2 * 5 + 1)}
+    grid = FakeGrid([settings_of(name, state=str(tmp_path / name), **protected) for name in NAMES])
+    run = config("bilevel-own", outer="proximal", outer_learning_rate=0.1, averaging=False)
+    do_run(run, tmp_path / "results", engine=engines(Messenger(grid)))
+    history, _ = outcome(tmp_path / "results", run)
+    losses = history["validation_loss"]
+    assert losses.iloc[-1] < losses.iloc[0] < np.log(10)  # better and better than at the start
+    for name in NAMES:
+        *_, last = read_entries(tmp_path / name)
+        assert last["epsilon"] == pytest.approx(5.0, rel=1e-4)
