@@ -464,6 +464,12 @@ def test_a_worker_is_told_that_there_is_work_and_gets_it_whole(supernode, monkey
     assert not state.object_store.store
 
 
+def test_a_task_that_cannot_be_handed_over_does_not_end_the_worker(supernode):
+    """Such as one of a run that the SuperNode does not know."""
+    assert supernode.state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+    assert supernode.connection.next_work_item() is None
+
+
 def test_a_worker_without_work_asks_again_after_a_while(supernode, monkeypatch):
     monkeypatch.setattr(node_bundles, "WORKER_SECONDS", 0.3)
     connection = supernode.connection

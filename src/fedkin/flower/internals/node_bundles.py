@@ -9,6 +9,7 @@ This file is imported by programs that do not compute, and imports nothing of fe
 """
 
 import asyncio
+import logging
 import threading
 import time
 from typing import Any
@@ -20,6 +21,7 @@ from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullTaskInputRequest,
 )
+from flwr.supercore.error import FlowerError
 from flwr.supernode.servicer.runtime import runtime_handlers
 
 from fedkin.flower.internals.bundles import (
@@ -37,6 +39,8 @@ from fedkin.flower.internals.bundles import (
     unbundle,
     wait_for,
 )
+
+logger = logging.getLogger("fedkin.node")
 
 TAKE = "/v1/runtime/take"
 """Where a worker waits for work."""
@@ -140,10 +144,15 @@ class NodeBundles:
         answer = await ask(self._application, scope, ACQUIRE, body)
         if answer.status == 200:
             acquired = AcquireTaskResponse.FromString(answer.body)
-            parts: list[bytes] = []
-            if acquired.HasField("task") and acquired.token:
-                parts = await asyncio.to_thread(self._parts, acquired)
-            answer.body = bundle([answer.body, *parts])
+            if not (acquired.HasField("task") and acquired.token):
+                answer.body = bundle([answer.body])
+            else:
+                try:
+                    parts = await asyncio.to_thread(self._parts, acquired)
+                    answer.body = bundle([answer.body, *parts])
+                except FlowerError:  # when the task's time is over, Flower answers for it
+                    logger.exception("a message cannot be handed to the worker")
+                    answer.body = bundle([AcquireTaskResponse().SerializeToString()])
         return answer
 
     def _has_work(self) -> bool:
