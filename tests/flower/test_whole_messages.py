@@ -492,9 +492,11 @@ def test_a_supernode_waits_for_an_answer_without_asking_all_the_time(supernode):
     assert state.get_messages_legacy(is_reply=False) == []  # does not wait
     message = message_for_a_node(number=7)
     reply, _ = replied(message, reply=8)
-    state.store_message(reply)
-    begin = time.monotonic()
-    supernode.mailbox.answered()
+    with supernode.mailbox.storing():
+        state.store_message(reply)
+        time.sleep(1.2 * node_bundles.LOOK_SECONDS)
+        assert got == {}  # its objects are still to come
+        begin = time.monotonic()
     thread.join(5)
     assert got["messages"] == [reply]
     assert got["at"] - begin < 0.2
