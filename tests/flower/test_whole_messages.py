@@ -485,7 +485,7 @@ def test_a_worker_is_told_that_there_is_work_and_gets_it_whole(supernode, monkey
 
 
 def test_work_whose_message_is_gone_is_none(supernode, monkeypatch):
-    """A run that ends while its message arrives must not end the worker."""
+    """Such as that of a run that has ended while it arrived. It must not end the worker."""
     state, connection = supernode.state, supernode.connection
     assert state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
     assert connection.next_work_item() is None  # the SuperNode does not know the run
@@ -526,9 +526,11 @@ def test_a_supernode_waits_for_an_answer_without_asking_all_the_time(supernode):
     assert state.get_messages_legacy(is_reply=False) == []  # does not wait
     message = message_for_a_node(number=7)
     reply, _ = replied(message, reply=8)
-    state.store_message(reply)
-    begin = time.monotonic()
-    supernode.mailbox.answered()
+    with supernode.mailbox.storing():
+        state.store_message(reply)
+        time.sleep(1.2 * node_bundles.LOOK_SECONDS)
+        assert got == {}  # its objects are still to come
+        begin = time.monotonic()
     thread.join(5)
     assert got["messages"] == [reply]
     assert got["at"] - begin < 0.2

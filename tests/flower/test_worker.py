@@ -213,7 +213,7 @@ def test_a_worker_that_waits_for_work_still_watches_the_time(monkeypatch):
 
     connection = SimpleNamespace(next_work_item=next_work_item)
     monkeypatch.setattr(worker, "SuperNodeConnection", lambda address, secret: connection)
-    monkeypatch.setattr(worker, "WATCH_INTERVAL", 0.01)
+    monkeypatch.setattr(worker, "OVERDUE_INTERVAL", 0.01)
     monkeypatch.setattr(worker, "keep_compiled_code_like_parent", lambda: None)
     monkeypatch.setattr(worker, "end_if_overdue", end_if_overdue)
     monkeypatch.setattr("sys.argv", ["worker", "--runtime-api-address", "127.0.0.1:1"])

@@ -28,9 +28,9 @@ from fedkin.flower.wire import Refusal
 logger = logging.getLogger("fedkin.node")
 
 PAUSE = 0.05
-"""Seconds between two requests for work. The SuperNode lets a request wait for work."""
-WATCH_INTERVAL = 0.2
-"""Seconds between two looks whether a request has taken too long. Asking for work may wait longer."""
+"""Seconds between two requests for work. The SuperNode lets a request wait until there is some."""
+OVERDUE_INTERVAL = 0.5
+"""How often a worker looks whether an answer takes longer than the owner allows."""
 
 
 class Worker:
@@ -108,18 +108,18 @@ def main() -> None:
     keep_compiled_code_like_parent()
     if arguments.parent_pid is not None:
         threading.Thread(target=_end_with, args=(arguments.parent_pid,), daemon=True).start()
-    threading.Thread(target=_watch_time, daemon=True).start()
+    threading.Thread(target=_keep_time, daemon=True).start()
     worker = Worker(SuperNodeConnection(arguments.runtime_api_address, arguments.secret_file))
     while True:
         worker.poll()
         time.sleep(PAUSE)
 
 
-def _watch_time() -> NoReturn:
-    """End this process when a request has taken longer than the owner allows."""
+def _keep_time() -> NoReturn:
+    """End this process when an answer takes too long: `poll` waits meanwhile."""
     while True:
         end_if_overdue()
-        time.sleep(WATCH_INTERVAL)
+        time.sleep(OVERDUE_INTERVAL)
 
 
 def _end_with(process: int) -> NoReturn:

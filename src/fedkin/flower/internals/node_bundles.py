@@ -12,6 +12,8 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.common.constant import Status
@@ -43,6 +45,8 @@ from fedkin.flower.internals.bundles import (
     wait_for,
 )
 
+logger = logging.getLogger("fedkin.node")
+
 TAKE = "/v1/runtime/take"
 """Where a worker waits for work."""
 ACQUIRE = "/v1/runtime/acquire-task"
@@ -55,8 +59,6 @@ LOOK_SECONDS = 0.5
 COMPLETE_SECONDS = 1.0
 """How long a message may take to be stored after its work was announced; later parts are fetched singly."""
 
-logger = logging.getLogger("fedkin.node")
-
 
 class Mailbox:
     """What a SuperNode's main thread and the server of its worker tell each other."""
@@ -64,6 +66,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._state: Any = None
         self._answered = threading.Condition()
+        self._storing = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: asyncio.Event | None = None
 
@@ -79,12 +82,13 @@ class Mailbox:
         look = state.get_messages_legacy
 
         def get_messages(**options: Any) -> Any:
-            while True:
-                with self._answered:
-                    found = look(**options)
-                    if found or options.get("is_reply") is not True:
-                        return found
+            if options.get("is_reply") is not True:
+                return look(**options)
+            with self._answered:
+                # An answer is taken when all its objects are there.
+                while self._storing or not (found := look(**options)):
                     self._answered.wait(LOOK_SECONDS)
+            return found
 
         state.get_messages_legacy = get_messages
 
@@ -99,10 +103,17 @@ class Mailbox:
         if loop is not None and event is not None:
             loop.call_soon_threadsafe(event.set)
 
-    def answered(self) -> None:
-        """Say that there is an answer; called by the server."""
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """Store an answer while inside, and say that there is one; called by the server."""
         with self._answered:
-            self._answered.notify_all()
+            self._storing += 1
+        try:
+            yield
+        finally:
+            with self._answered:
+                self._storing -= 1
+                self._answered.notify_all()
 
     def news(self) -> asyncio.Event:
         """Return what the server waits for; called by the server."""
@@ -152,7 +163,6 @@ class NodeBundles:
             if acquired.HasField("task") and acquired.token:
                 parts = await asyncio.to_thread(self._parts, acquired)
             if parts is None:
-                logger.warning("a message was gone before the worker had it")
                 parts, answer.body = [], AcquireTaskResponse().SerializeToString()
             answer.body = bundle([answer.body, *parts])
         return answer
@@ -163,11 +173,13 @@ class NodeBundles:
     def _parts(self, acquired: AcquireTaskResponse) -> list[bytes] | None:
         """Return the node's memory, the message, and its objects if all are there.
 
-        None if there is no message: a SuperNode takes one back whose run ends while it arrives.
+        None if there is no message: a SuperNode takes one back whose run ends while it arrives. When a
+        task's time is over, Flower answers for it.
         """
         try:
             return self._pull(acquired)
-        except (FlowerError, NoObjectInStoreError):
+        except (FlowerError, NoObjectInStoreError) as error:
+            logger.warning("a message cannot be handed to the worker: %s", error)
             return None
 
     def _pull(self, acquired: AcquireTaskResponse) -> list[bytes] | None:
@@ -180,6 +192,7 @@ class NodeBundles:
             if pulled.messages_list:
                 break
             if time.monotonic() > deadline:
+                logger.warning("a message was gone before the worker had it")
                 return None
             time.sleep(0.005)
         tree = pulled.message_object_trees[0]
@@ -207,6 +220,8 @@ class NodeBundles:
     async def _dispatch(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """Take the worker's answer."""
         first, *objects = unbundle(body)
-        answer, _ = await dispatch(self._application, scope, first, objects, self._mailbox.state)
-        self._mailbox.answered()
+        with self._mailbox.storing():
+            answer, _ = await dispatch(
+                self._application, scope, first, objects, self._mailbox.state
+            )
         return answer
