@@ -133,7 +133,7 @@ def measure_names(task: Task) -> tuple[str, ...]:
 
 def is_useful(measured: Mapping[str, np.ndarray], row: int) -> bool:
     """Tell whether all numbers of a node's reply are finite, as its norms say."""
-    return all(bool(np.isfinite(array[row])) for array in measured.values())
+    return all(bool(np.isfinite(own[row])) for name, own in measured.items() if name != WORDS)
 
 
 def fits(order: SumOrder, task: Task, measured: Mapping[str, np.ndarray], row: int) -> bool:
