@@ -33,7 +33,7 @@ def clipped_loss_and_gradient(
         outputs = model.apply(objective.unflatten(theta), inputs[None])
         return model.loss(outputs, label[None])[0]
 
-    def of_batch(theta: Vector, batch: Batch) -> tuple[Array, Vector]:
+    def of_batch(theta: Vector, clip: Array, batch: Batch) -> tuple[Array, Vector]:
         rows = jax.vmap(jax.value_and_grad(row_loss), (None, 0, 0))
         losses, gradients = rows(theta, batch.inputs, batch.labels)
         norms = jnp.linalg.norm(gradients, axis=1)
@@ -47,6 +47,6 @@ def clipped_loss_and_gradient(
         kept = jnp.clip(jnp.nan_to_num(losses), 0.0, LARGEST_ROW_LOSS)
         return weights @ kept, weights @ clipped
 
-    loss, gradient = mean_over_batches(objective, of_batch, (theta,), data)
+    loss, gradient = mean_over_batches(objective, of_batch, (theta, clip), data)
     penalty = jax.grad(lambda point: model.penalty(objective.unflatten(point)))(theta)
     return loss, gradient + penalty
