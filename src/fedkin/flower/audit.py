@@ -104,7 +104,9 @@ def audit_logs(directory: Path) -> list[Path]:
         InputError: If there is none.
     """
     if not directory.is_dir():
-        raise InputError(f"there is no directory {directory}")
+        raise InputError(
+            f"there is no directory {directory}: give that of a federation, or what --state names on a node"
+        )
     places = [directory, directory / "memory", directory / "state"]
     found = [path for path in [*places, *sorted(directory.glob("nodes/*/state"))] if _has_log(path)]
     if not found:

@@ -29,7 +29,7 @@ from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.owner_limits import OwnerLimits
 from fedkin.flower.owner_privacy import OwnerPrivacy
 from fedkin.flower.wire import DESCRIBE
-from fedkin.messages import suggestion
+from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.registry import method_class, register
 from fedkin.methods.settings import LARGEST_SEED
 from fedkin.types import LearningTask
@@ -55,6 +55,8 @@ class TableDescription(BaseModel):
     columns: tuple[str, ...] | None = None
     header: bool = True
     separator: str = ","
+    strict: bool = False
+    """Whether to refuse tables with different columns; a node refuses columns that it lacks."""
 
     @field_validator("categorical", "drop", "columns", mode="before")
     @classmethod
@@ -167,7 +169,7 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
     except ValidationError as error:
         first = error.errors()[0]
         place = [".".join(str(part) for part in first["loc"])] if first["loc"] else []
-        reason = first["msg"].removeprefix("Value error, ")
+        reason = in_plain_words(first["msg"])
         raise InputError(": ".join([source, *place, reason])) from error
     if settings.is_table and settings.label is None:
         raise InputError(f"{source}: a table needs the name of its label column (label)")

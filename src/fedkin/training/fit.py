@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes
+from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes, name_nodes
 from fedkin.errors import InputError
 from fedkin.events import OnEvent
 from fedkin.methods.base import Keep, Method, PresetName
@@ -220,7 +220,7 @@ def fit(
     else:
         chosen = make_method(method, settings)
     task = choose_task(model, task)
-    _check_devices(model, [*(nodes.values() if isinstance(nodes, Mapping) else nodes), validation])
+    _check_devices(model, [*name_nodes(nodes).values(), validation])
     arrays = check_arrays(
         nodes,
         validation,
