@@ -1,4 +1,6 @@
-"""What a center gets out of secure sums by choosing its models: `python tests/attacks/summed_center.py`.
+"""What a center gets out of secure sums by choosing its models.
+
+    PYTHONPATH=tests python tests/attacks/summed_center.py
 
 Five nodes of 60 patients each answer with sums that hide every single one. The attack is the last one of
 `malicious_center.py`: large models tell the rows on two sides of a plane apart, also in a sum over all nodes.
@@ -13,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from attacks.malicious_center import L2, _divide_by_planes
+from attacks.malicious_center import L2, divide_by_planes
 from attacks.victim import LABEL, NUMBERS, ROWS, count_rows, make_table
 from fedkin.federation.base import WeightedSum
 from fedkin.federation.privacy import Budget, Privacy
@@ -91,7 +93,7 @@ def attack(norm: float, directory: Path, granted: Privacy | None = None) -> tupl
     """Return how many rows of all nodes, and of the first, are recovered, and with how many requests."""
     tables = [make_table(directory / f"{node}.csv", seed=node) for node in range(NODES)]
     center = SumCenter(tables, granted)
-    found = np.array(_divide_by_planes(center, center.summary, norm, 1.0))
+    found = np.array(divide_by_planes(center, center.summary, norm, 1.0))
     return count_rows(found, pd.concat(tables)), count_rows(found, tables[0]), center.requests
 
 
