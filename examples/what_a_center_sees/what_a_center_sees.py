@@ -264,7 +264,8 @@ def main() -> None:
         labels, rows = sum(each.labels for each in loot), sum(each.rows for each in loot)
         error = np.mean([each.error for each in loot])
         total = ROWS * count
-        print(f"{name:32} {labels / total:7.1%} {rows / total:7.1%} {error:7.3f}")
+        shown = f"{error:7.3f}" if np.isfinite(error) else ""
+        print(f"{name:32} {labels / total:7.1%} {rows / total:7.1%} {shown}")
 
 
 if __name__ == "__main__":
