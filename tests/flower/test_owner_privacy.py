@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -163,7 +164,7 @@ def test_a_gradient_is_clipped_and_noisy(settings):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"delta": 1e-3}, "epsilon turns on"),
+        ({"delta": 1e-3}, "only epsilon turns the protection of rows on"),
         ({"clip": 1.0, "private-steps": 5}, "clip, private-steps"),
         ({"epsilon": 1.0, "validation-fraction": 0.2}, "validation-fraction"),
         ({"epsilon": 0.0}, "epsilon"),
@@ -173,6 +174,12 @@ def test_a_gradient_is_clipped_and_noisy(settings):
 def test_options_that_protect_nothing_are_refused(plain, changes, words):
     with pytest.raises(InputError, match=words):
         node_settings(plain | changes)
+
+
+def test_a_missing_accountant_is_reported_before_the_node_starts(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(InputError, match=r"pip install 'fedkin\[privacy\]'"):
+        node_settings(settings)
 
 
 def test_what_is_spent_needs_a_directory(plain):
