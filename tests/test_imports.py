@@ -21,10 +21,11 @@ DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 """By name of import, where the name of the distribution is another."""
 
 EXTRAS = {
-    "flower": (FLOWER, "cli/federation"),
+    "flower": (FLOWER, "cli/federation", "federation/secure/"),
     "data": ("data/",),
     "flax": ("models/flax_modules.py",),
     "onnx": ("training/onnx_export.py",),
+    "privacy": ("federation/privacy.py",),
     "torch": ("models/torch_", "nodes/torch_", "federation/torch_", "training/onnx_export.py"),
 }
 """Where the packages of an extra may be imported: code that runs only where the extra is installed."""
