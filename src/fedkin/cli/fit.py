@@ -15,6 +15,7 @@ from fedkin.cli.contributions import (
     print_contributions,
     read_questions,
 )
+from fedkin.cli.kept_events import kept_events
 from fedkin.cli.options import (
     CAP,
     LABEL,
@@ -48,7 +49,7 @@ from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import gather
-from fedkin.events import Event, Warned
+from fedkin.events import Event, OnEvent, Warned
 from fedkin.models.named import model_for
 from fedkin.training import fit as api
 from fedkin.training import result_directory
@@ -133,14 +134,18 @@ def fit(
         "recalibrate": recalibrate,
         "seed": seed,
     }
-    result = train(federation, chosen_model, settings)
-    metrics = score_tables(
-        result.before or result, federation.validation, federation.test, federation.preprocessing
-    )
     rows = {name: table.rows for name, table in tables.nodes.items()}
-    found = find_contributions(result, federation, questions)
-    summary = None if found is None else found.summary()
-    write_result(out, result, federation.preprocessing, metrics, rows, summary)
+    with kept_events(out) as keep:
+        result = train(federation, chosen_model, settings, keep)
+        metrics = score_tables(
+            result.before or result,
+            federation.validation,
+            federation.test,
+            federation.preprocessing,
+        )
+        found = find_contributions(result, federation, questions, keep)
+        summary = None if found is None else found.summary()
+        write_result(out, result, federation.preprocessing, metrics, rows, summary)
     show_fit(result, rows, metrics, out, json, found)
 
 
@@ -185,7 +190,9 @@ def show_fit(
         print_warning(line)
 
 
-def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) -> Result:
+def train(
+    federation: TableFederation, model: str, settings: Mapping[str, Any], on_event: OnEvent
+) -> Result:
     """Run the method on the prepared matrices, with these settings of `fedkin.fit`."""
     label = federation.preprocessing.label
     doing = f"training ({settings['method']}, {len(federation.nodes)} nodes)"
@@ -196,7 +203,8 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
                 f"{doing}: step {evaluation.step}, validation loss {evaluation.validation.loss:.4f}"
             )
 
-        def warn(event: Event) -> None:
+        def report(event: Event) -> None:
+            on_event(event)
             if isinstance(event, Warned):
                 print_warning(event.message)
 
@@ -209,7 +217,7 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
             classes=None if isinstance(label, Quantity) else len(label.classes),
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
-            on_event=warn,
+            on_event=report,
         )
 
 
