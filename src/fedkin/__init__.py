@@ -29,6 +29,9 @@ if _TYPE_CHECKING:
     from fedkin.models.named import register_model
     from fedkin.numerics.simplex import project_capped_simplex
     from fedkin.studies.store import results
+    from fedkin.tracking.base import Tracker
+    from fedkin.tracking.with_mlflow import MLflowTracker
+    from fedkin.tracking.with_tensorboard import TensorBoardTracker
     from fedkin.training.collaboration import Collaboration
     from fedkin.training.fit import fit
     from fedkin.training.fit_all import fit_all
@@ -54,13 +57,16 @@ _PLACES = {
     "InputError": "errors",
     "LocalSvrgSolver": "methods.bilevel.solvers",
     "LocalTraining": "methods.local",
+    "MLflowTracker": "tracking.with_mlflow",
     "Method": "methods.base",
     "NeumannSeries": "methods.bilevel.solvers",
     "OwnerSplit": "estimators",
     "PFedMe": "methods.pfedme.center",
     "Problem": "training.problem",
     "Result": "training.result",
+    "TensorBoardTracker": "tracking.with_tensorboard",
     "TheoryBilevel": "methods.bilevel.theory",
+    "Tracker": "tracking.base",
     "__version__": "version",
     "advise": "advice.advise",
     "contributions": "valuation.contributions",
@@ -91,13 +97,16 @@ __all__ = [
     "InputError",
     "LocalSvrgSolver",
     "LocalTraining",
+    "MLflowTracker",
     "Method",
     "NeumannSeries",
     "OwnerSplit",
     "PFedMe",
     "Problem",
     "Result",
+    "TensorBoardTracker",
     "TheoryBilevel",
+    "Tracker",
     "__version__",
     "advise",
     "contributions",

@@ -131,15 +131,28 @@ def test_a_report_that_cannot_be_made_leaves_the_page(tmp_path, serve):
     assert "Its report cannot be shown" in text
 
 
+COMMAND = """
+import signal
+# Who runs these tests in the background may have told its children to ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from fedkin.cli.app import main
+main()
+"""
+
+
 @pytest.fixture
 def watch(tmp_path):
     """Start the command, and end it whatever happens."""
     started = []
 
     def start(*arguments):
-        line = [sys.executable, "-m", "fedkin", "watch", *map(str, arguments)]
+        line = [sys.executable, "-c", COMMAND, "watch", *map(str, arguments)]
         process = subprocess.Popen(
-            line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            line,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         return process

@@ -1,6 +1,6 @@
 """`fedkin fit`: one table per node in, a weight for every node and a model out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,6 +46,7 @@ from fedkin.cli.output import (
     weight_bars,
 )
 from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
+from fedkin.cli.tracking import MLflowOption, TensorBoardOption, open_trackers
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import gather
@@ -108,6 +109,8 @@ def fit(
     contribution_score: ContributionScoreOption = None,
     contribution_weights: ContributionWeightsOption = None,
     orders: OrdersOption = None,
+    mlflow: MLflowOption = None,
+    tensorboard: TensorBoardOption = None,
 ) -> None:
     """Learn a weight for every node, and the model trained with those weights.
 
@@ -135,8 +138,12 @@ def fit(
         "seed": seed,
     }
     rows = {name: table.rows for name, table in tables.nodes.items()}
-    with kept_events(out) as keep:
-        result = train(federation, chosen_model, settings, keep)
+    name = out.resolve().name
+    with (
+        kept_events(out) as keep,
+        open_trackers(mlflow, tensorboard, experiment="fedkin", run_name=name) as trackers,
+    ):
+        result = train(federation, chosen_model, settings, (keep, *trackers))
         metrics = score_tables(
             result.before or result,
             federation.validation,
@@ -191,7 +198,10 @@ def show_fit(
 
 
 def train(
-    federation: TableFederation, model: str, settings: Mapping[str, Any], on_event: OnEvent
+    federation: TableFederation,
+    model: str,
+    settings: Mapping[str, Any],
+    listeners: Sequence[OnEvent],
 ) -> Result:
     """Run the method on the prepared matrices, with these settings of `fedkin.fit`."""
     label = federation.preprocessing.label
@@ -204,7 +214,8 @@ def train(
             )
 
         def report(event: Event) -> None:
-            on_event(event)
+            for listener in listeners:
+                listener(event)
             if isinstance(event, Warned):
                 print_warning(event.message)
 

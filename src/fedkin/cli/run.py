@@ -8,6 +8,7 @@ import typer
 from fedkin.cli.options import DataOption, JobsOption, OutOption, ResumeOption
 from fedkin.cli.output import JsonOption
 from fedkin.cli.study import run_study
+from fedkin.cli.tracking import MLflowOption, TensorBoardOption
 from fedkin.studies.study_file import load_study
 
 
@@ -21,6 +22,10 @@ def run(
     jobs: JobsOption = 1,
     data: DataOption = None,
     json: JsonOption = False,
+    mlflow: MLflowOption = None,
+    tensorboard: TensorBoardOption = None,
 ) -> None:
     """Carry out a study: every combination of the data sets, settings, methods and seeds in a file."""
-    run_study(load_study(study), out, resume, jobs, data, json)
+    run_study(
+        load_study(study), out, resume, jobs, data, json, mlflow=mlflow, tensorboard=tensorboard
+    )

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedkin.cli.output import StoppedByUserError, notes, print_json, print_result
 from fedkin.cli.progress import StudyDisplay
+from fedkin.cli.tracking import TrackedDisplay, open_trackers
 from fedkin.errors import InputError
 from fedkin.studies.config import StudyConfig
 from fedkin.studies.store import count_finished
@@ -13,13 +14,30 @@ from fedkin.studies.study import StudyOutcome, carry_out
 
 
 def run_study(
-    study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
+    study: StudyConfig,
+    out: Path,
+    resume: bool,
+    jobs: int,
+    data: Path | None,
+    json: bool,
+    *,
+    mlflow: str | None = None,
+    tensorboard: Path | None = None,
 ) -> None:
     """Carry out a study with a progress display, and end with its report."""
+    experiment = out.resolve().name
     try:
-        with StudyDisplay(notes) as display:
+        with (
+            open_trackers(mlflow, tensorboard, experiment=experiment) as trackers,
+            StudyDisplay(notes) as display,
+        ):
             outcome = carry_out(
-                study, out, resume=resume, jobs=jobs, display=display, data_directory=data
+                study,
+                out,
+                resume=resume,
+                jobs=jobs,
+                display=TrackedDisplay(display, trackers),
+                data_directory=data,
             )
     except KeyboardInterrupt:
         raise StoppedByUserError(what_was_kept(out)) from None
