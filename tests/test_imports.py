@@ -24,6 +24,7 @@ EXTRAS = {
     "flower": (FLOWER, "cli/federation"),
     "data": ("data/",),
     "flax": ("models/flax_modules.py",),
+    "cluster": ("studies/cluster.py",),
     "mlflow": ("tracking/with_mlflow.py",),
     "onnx": ("training/onnx_export.py",),
     "tensorboard": ("tracking/with_tensorboard.py",),
