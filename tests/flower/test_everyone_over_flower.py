@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Array
 
 import fedkin
 from federation.test_together import rounds, share
@@ -20,7 +19,7 @@ from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_memory import NodeMemory
-from fedkin.flower.wire import MOST_MODELS
+from fedkin.flower.wire import MOST_MODELS, Parcel
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
 from fedkin.methods.registry import PAPER_METHODS, method_class
 from fedkin.training import map_directory
@@ -93,7 +92,7 @@ def simulated(tables, label="outcome", task="classification", **settings):
             whole, label, [VALIDATION, TEST], SEED, stratify=task == "classification"
         )
         parts[name] = OwnersTables(rest, validation, test)
-    owners, _ = federate_owners(parts, label, task)
+    owners = federate_owners(parts, label, task).nodes
     return fedkin.fit_all(
         {name: tuple(own.train) for name, own in owners.items()},
         validations={name: tuple(own.validation) for name, own in owners.items()},
@@ -295,7 +294,7 @@ def connected(nodes, tmp_path):
     nodes, described = job._nodes(
         messenger, KeptRuns.of_result(tmp_path / "map", "0"), resume=False
     )
-    return job._connect(messenger, nodes, described, job._agree(described))
+    return job._connect(messenger, nodes, described, job._agree(described).preprocessing)
 
 
 def test_owners_that_part_get_what_each_would_get_alone(tables, tmp_path):
@@ -322,9 +321,14 @@ def test_an_owner_that_diverges_leaves_the_others_undisturbed(tables, tmp_path):
 
     def tamper(name, reply):
         if name == "d" and reply.has_content():
-            vectors = reply.content["vectors"]
-            for place in [place for place in vectors if ".question.vector.gradient" in place]:
-                vectors[place] = Array(np.full_like(vectors[place].numpy(), np.nan))
+            parcel = wire.unpack("answer", reply.content, 10**6)
+            vectors = {
+                place: np.full_like(array, np.nan)
+                if ".question.vector.gradient" in place
+                else array
+                for place, array in parcel.vectors.items()
+            }
+            reply.content = wire.pack("answer", Parcel(parcel.values, vectors))
         return reply
 
     job = write_job(tmp_path, "compare = []\nsteps = 4")

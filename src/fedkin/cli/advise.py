@@ -40,6 +40,7 @@ from fedkin.cli.output import (
     print_json,
     print_note,
     print_result,
+    print_warning,
     results,
 )
 from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
@@ -124,11 +125,22 @@ def advise(
     for note in tables.notes:
         print_note(f"note: {note}")
     federation = federate_request(tables, request)
+    for line in federation.warnings:
+        print_warning(line)
     with kept_events(out) as keep:
         advice = _advise(federation, keep, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
+        advice = advice.with_warnings(federation.warnings)
         found = find_contributions(advice.model, federation, questions, keep)
         page = None if out is None else _write(out, advice, tables, federation.preprocessing, found)
-    show_advice(advice, federation.preprocessing, out, page, json, contributions=found)
+    show_advice(
+        advice,
+        federation.preprocessing,
+        out,
+        page,
+        json,
+        shown=federation.warnings,
+        contributions=found,
+    )
 
 
 def show_advice(

@@ -1,6 +1,7 @@
 """`fedkin fit`: one table per node in, a weight for every node and a model out."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,6 +128,8 @@ def fit(
     for note in tables.notes:
         print_note(f"note: {note}")
     federation = federate_request(tables, request)
+    for line in federation.warnings:
+        print_warning(line)
     settings = {
         "method": method,
         "cap": cap,
@@ -143,7 +146,8 @@ def fit(
         kept_events(out) as keep,
         open_trackers(mlflow, tensorboard, experiment="fedkin", run_name=name) as trackers,
     ):
-        result = train(federation, chosen_model, settings, (keep, *trackers))
+        trained = train(federation, chosen_model, settings, (keep, *trackers))
+        result = replace(trained, warnings=(*federation.warnings, *trained.warnings))
         metrics = score_tables(
             result.before or result,
             federation.validation,
