@@ -1,9 +1,12 @@
 """Studies on real Ray clusters, whose workers are killed in between."""
 
+import contextlib
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import psutil
@@ -31,6 +34,13 @@ learning_rate = 0.05
 period = 5
 rounds = 1
 """
+COMMAND = """
+import signal
+# Who runs these tests in the background may have told its children to ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from fedkin.cli.app import main
+main()
+"""
 RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
 SILENT = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
@@ -48,7 +58,7 @@ def whole(tmp_path_factory):
 
 
 def start(study, out, *options):
-    command = [sys.executable, "-c", "from fedkin.cli.app import main; main()", "run"]
+    command = [sys.executable, "-c", COMMAND, "run"]
     return subprocess.Popen(
         [*command, str(study), "--out", str(out), *options],
         stdout=subprocess.PIPE,
@@ -125,6 +135,12 @@ def test_ctrl_c_keeps_checkpoints_and_leaves_no_process(whole, tmp_path):
         assert files(out / "runs", run) == files(expected, run)
 
 
+def kill_with_children(process):
+    for each in [*process.children(recursive=True), process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
@@ -134,9 +150,10 @@ def free_port():
 def two_machines(tmp_path):
     """A head that does no tasks, and two nodes with a processor each; they share nothing but the network."""
     port, client = free_port(), free_port()
+    place = tempfile.mkdtemp(prefix="fedkin-", dir="/tmp")  # short: it has Ray's sockets
     limits = ["--object-store-memory", str(100 * 2**20), "--disable-usage-stats", "--block"]
     head = ["start", "--head", f"--port={port}", f"--ray-client-server-port={client}"]
-    head += ["--num-cpus=0", "--include-dashboard=false", f"--temp-dir=/tmp/fk{port}"]
+    head += ["--num-cpus=0", "--include-dashboard=false", f"--temp-dir={place}"]
     node = ["start", f"--address=127.0.0.1:{port}", "--num-cpus=1"]
     processes = [subprocess.Popen([*RAY, *head, *limits], **SILENT)]
     wait_for_port(client)
@@ -144,16 +161,10 @@ def two_machines(tmp_path):
         processes.append(subprocess.Popen([*RAY, *node, *limits], **SILENT))
     yield f"ray://127.0.0.1:{client}", [psutil.Process(each.pid) for each in processes[1:]]
     for process in processes:
-        with_children = [psutil.Process(process.pid)] if process.poll() is None else []
-        for each in [
-            *(with_children[0].children(recursive=True) if with_children else []),
-            *with_children,
-        ]:
-            try:
-                each.kill()
-            except psutil.NoSuchProcess:
-                continue
+        if process.poll() is None:
+            kill_with_children(psutil.Process(process.pid))
         process.wait(30)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def wait_for_port(port):
@@ -176,8 +187,7 @@ def test_a_cluster_that_loses_a_machine_changes_no_bit(whole, tmp_path, two_mach
     process = start(study, out, "--cluster", address)
     wait_for_steps(RunDirectory(out / "runs", runs[0]), 2, process)
     busy = next(each for each in machines if workers([each]))
-    for each in [*busy.children(recursive=True), busy]:
-        each.kill()
+    kill_with_children(busy)
     _, notes = process.communicate(timeout=400)
     assert process.returncode == 0, notes
     assert "the worker was lost" in notes

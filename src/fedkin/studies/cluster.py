@@ -49,6 +49,8 @@ class Cluster:
         check_address(address)
 
     def __enter__(self) -> "Cluster":
+        if self._address != LOCAL:
+            _check_answers(self._address)
         # Nobody but the user's own cluster hears of it.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
@@ -70,10 +72,7 @@ class Cluster:
                     **common,
                 )
             else:
-                _check_answers(self._address)
                 ray.init(self._address, **common)
-        except InputError:
-            raise
         except Exception as error:
             # Ray has exceptions of many kinds for a cluster of another version, or one that is full.
             self.__exit__(None, None, None)
@@ -110,6 +109,8 @@ class Cluster:
             data_directory: Where data sets are, on the workers.
             finish: Called with each run that has ended, and why it failed or None.
         """
+        if not runs:
+            return
         import ray
         from ray.exceptions import RayError, RayTaskError
 
