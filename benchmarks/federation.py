@@ -185,10 +185,7 @@ def _fedkin(*arguments: str) -> None:
 def _let_nodes_load(layout: Layout, model: str) -> None:
     """Write into every node's settings that it may train this model."""
     text = layout.file.read_text(encoding="utf-8")
-    head, separator, rest = text.partition("[data]")
-    assert separator
-    line, _, rest = rest.partition("\n")
-    written = f'{head}[data]{line}\nmodels = "{model}"\n{rest}'
+    written = text.replace("[[node]]\n", f'[[node]]\nmodels = "{model}"\n')
     layout.file.write_text(written, encoding="utf-8")
 
 

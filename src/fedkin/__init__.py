@@ -19,7 +19,12 @@ if _TYPE_CHECKING:
     from fedkin.methods.base import Method
     from fedkin.methods.bilevel.hypergradient import AdjointSolver, register_solver
     from fedkin.methods.bilevel.method import Bilevel
-    from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver, NeumannSeries
+    from fedkin.methods.bilevel.solvers import (
+        ConjugateGradients,
+        LocalSvrgSolver,
+        NeumannSeries,
+        OwnHessian,
+    )
     from fedkin.methods.bilevel.theory import TheoryBilevel
     from fedkin.methods.ditto.center import Ditto
     from fedkin.methods.fedavg import FedAvg
@@ -56,6 +61,7 @@ _PLACES = {
     "LocalTraining": "methods.local",
     "Method": "methods.base",
     "NeumannSeries": "methods.bilevel.solvers",
+    "OwnHessian": "methods.bilevel.solvers",
     "OwnerSplit": "estimators",
     "PFedMe": "methods.pfedme.center",
     "Problem": "training.problem",
@@ -93,6 +99,7 @@ __all__ = [
     "LocalTraining",
     "Method",
     "NeumannSeries",
+    "OwnHessian",
     "OwnerSplit",
     "PFedMe",
     "Problem",

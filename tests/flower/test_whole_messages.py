@@ -464,6 +464,12 @@ def test_a_worker_is_told_that_there_is_work_and_gets_it_whole(supernode, monkey
     assert not state.object_store.store
 
 
+def test_a_task_that_cannot_be_handed_over_does_not_end_the_worker(supernode):
+    """Such as one of a run that the SuperNode does not know."""
+    assert supernode.state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+    assert supernode.connection.next_work_item() is None
+
+
 def test_a_worker_without_work_asks_again_after_a_while(supernode, monkeypatch):
     monkeypatch.setattr(node_bundles, "WORKER_SECONDS", 0.3)
     connection = supernode.connection
@@ -486,9 +492,11 @@ def test_a_supernode_waits_for_an_answer_without_asking_all_the_time(supernode):
     assert state.get_messages_legacy(is_reply=False) == []  # does not wait
     message = message_for_a_node(number=7)
     reply, _ = replied(message, reply=8)
-    state.store_message(reply)
-    begin = time.monotonic()
-    supernode.mailbox.answered()
+    with supernode.mailbox.storing():
+        state.store_message(reply)
+        time.sleep(1.2 * node_bundles.LOOK_SECONDS)
+        assert got == {}  # its objects are still to come
+        begin = time.monotonic()
     thread.join(5)
     assert got["messages"] == [reply]
     assert got["at"] - begin < 0.2

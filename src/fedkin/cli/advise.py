@@ -39,6 +39,7 @@ from fedkin.cli.output import (
     print_json,
     print_note,
     print_result,
+    print_warning,
     results,
 )
 from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
@@ -123,10 +124,21 @@ def advise(
     for note in tables.notes:
         print_note(f"note: {note}")
     federation = federate_request(tables, request)
+    for line in federation.warnings:
+        print_warning(line)
     advice = _advise(federation, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
+    advice = advice.with_warnings(federation.warnings)
     found = find_contributions(advice.model, federation, questions)
     page = None if out is None else _write(out, advice, tables, federation.preprocessing, found)
-    show_advice(advice, federation.preprocessing, out, page, json, contributions=found)
+    show_advice(
+        advice,
+        federation.preprocessing,
+        out,
+        page,
+        json,
+        shown=federation.warnings,
+        contributions=found,
+    )
 
 
 def show_advice(

@@ -1,6 +1,7 @@
 """`fedkin fit`: one table per node in, a weight for every node and a model out."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,6 +124,8 @@ def fit(
     for note in tables.notes:
         print_note(f"note: {note}")
     federation = federate_request(tables, request)
+    for line in federation.warnings:
+        print_warning(line)
     settings = {
         "method": method,
         "cap": cap,
@@ -133,7 +136,8 @@ def fit(
         "recalibrate": recalibrate,
         "seed": seed,
     }
-    result = train(federation, chosen_model, settings)
+    trained = train(federation, chosen_model, settings)
+    result = replace(trained, warnings=(*federation.warnings, *trained.warnings))
     metrics = score_tables(
         result.before or result, federation.validation, federation.test, federation.preprocessing
     )

@@ -1,6 +1,7 @@
 """`fedkin map`: every node asks whom it should learn with; a matrix of weights and a model for each out."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,15 @@ from fedkin.cli.options import (
     SeedOption,
     read_request,
 )
-from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
+from fedkin.cli.output import (
+    JsonOption,
+    notes,
+    print_json,
+    print_note,
+    print_result,
+    print_warning,
+    results,
+)
 from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import OwnersPoints, federate_owners
@@ -75,10 +84,18 @@ def map_command(
     tables, remarks = gather_owners(request)
     for note in remarks:
         print_note(f"note: {note}")
-    owners, preprocessing = federate_owners(
-        tables, label, request.task, request.categorical, request.missing_codes
+    owners, preprocessing, warnings = federate_owners(
+        tables,
+        label,
+        request.task,
+        request.categorical,
+        request.missing_codes,
+        strict=request.strict,
     )
-    everyone = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed)
+    for line in warnings:
+        print_warning(line)
+    learned = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed)
+    everyone = replace(learned, warnings=(*warnings, *learned.warnings))
     rows = {name: len(own.train.labels) for name, own in owners.items()}
     metrics = {
         name: score_tables(result, owners[name].validation, owners[name].test, preprocessing)
@@ -87,7 +104,7 @@ def map_command(
     map_directory.write_map(out, everyone, rows, metrics, preprocessing)
     if not json:
         print_result(f"columns used: {preprocessing.described_columns}")
-    show(everyone, out, json)
+    show(everyone, out, json, shown=warnings)
 
 
 def learn(

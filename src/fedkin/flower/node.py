@@ -19,6 +19,7 @@ from flwr.app import Context, Error, Message
 from fedkin.compilation import keep_compiled_code
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.owners import TRAINING, VALIDATION
+from fedkin.federation.privacy import BudgetSpentError, NotPrivateError
 from fedkin.federation.task import slots_of
 from fedkin.flower import node_data, wire
 from fedkin.flower.audit import ANSWERED, AuditLog, Entry
@@ -230,7 +231,7 @@ def _do_exchange(
         own.work.import_arrays({}, slots)
     series = dict(remembered.series)
     carry_out(orders, own.work, series)
-    answered = compute(own, blocks, series)
+    answered = _compute(own, blocks, series, entry)
     kept = SlotMemory(own.work.export_arrays(), series)
     # Several owners are at different steps, and nothing of theirs is resumed from the disk.
     if OWNERS not in values:
@@ -238,6 +239,20 @@ def _do_exchange(
     memory.keep(kept)
     _count_rows(own, blocks, answered, entry)
     return answered
+
+
+def _compute(
+    own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int], entry: Entry
+) -> Parcel:
+    """Compute the answer; where rows are protected, write down what that has spent."""
+    try:
+        return compute(own, blocks, series)
+    except BudgetSpentError as error:
+        raise RefusedError(Refusal.LIMIT, str(error)) from None
+    except NotPrivateError as error:
+        raise RefusedError(Refusal.FORBIDDEN, str(error)) from None
+    finally:
+        entry.epsilon = 0.0 if own.budget is None else own.budget.epsilon
 
 
 def _describe_tasks(blocks: Sequence[CheckedBlock]) -> list[str]:

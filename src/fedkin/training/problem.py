@@ -8,13 +8,14 @@ from typing import Any, cast
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.data.batches import NodeData
 from fedkin.errors import DivergedError, FedkinError, InputError
 from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned
 from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.excluding import ExcludingFederation
-from fedkin.federation.simulation import SimulatedFederation
+from fedkin.federation.simulation import SimulatedFederation, Work
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.bilevel.mismatch import STOPPED_BY_MISMATCH
@@ -38,7 +39,12 @@ Engine = Callable[[Objective], Federation]
 
 
 def simulation(
-    nodes: Mapping[str, Points], *, batch_size: int, seed: int, threads: int | None = None
+    nodes: Mapping[str, Points],
+    *,
+    batch_size: int,
+    seed: int,
+    threads: int | None = None,
+    work: Callable[[Objective, NodeData], Work] | None = None,
 ) -> Engine:
     """Return the engine that lets this process be all the nodes.
 
@@ -47,6 +53,7 @@ def simulation(
         batch_size: The number of points in a mini-batch.
         seed: Decides how each node's points are divided into mini-batches.
         threads: How many threads work for the nodes; None for one per core.
+        work: Makes what runs tasks, such as `PrivateWork` for nodes that protect their rows.
     """
 
     def engine(objective: Objective) -> SimulatedFederation:
@@ -57,6 +64,7 @@ def simulation(
             batch_size=batch_size,
             seed=seed,
             threads=threads,
+            work=work,
         )
 
     return engine

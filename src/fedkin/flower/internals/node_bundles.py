@@ -9,8 +9,11 @@ This file is imported by programs that do not compute, and imports nothing of fe
 """
 
 import asyncio
+import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.common.constant import Status
@@ -20,6 +23,7 @@ from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullTaskInputRequest,
 )
+from flwr.supercore.error import FlowerError
 from flwr.supernode.servicer.runtime import runtime_handlers
 
 from fedkin.flower.internals.bundles import (
@@ -37,6 +41,8 @@ from fedkin.flower.internals.bundles import (
     unbundle,
     wait_for,
 )
+
+logger = logging.getLogger("fedkin.node")
 
 TAKE = "/v1/runtime/take"
 """Where a worker waits for work."""
@@ -56,6 +62,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._state: Any = None
         self._answered = threading.Condition()
+        self._storing = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: asyncio.Event | None = None
 
@@ -71,12 +78,13 @@ class Mailbox:
         look = state.get_messages_legacy
 
         def get_messages(**options: Any) -> Any:
-            while True:
-                with self._answered:
-                    found = look(**options)
-                    if found or options.get("is_reply") is not True:
-                        return found
+            if options.get("is_reply") is not True:
+                return look(**options)
+            with self._answered:
+                # An answer is taken when all its objects are there.
+                while self._storing or not (found := look(**options)):
                     self._answered.wait(LOOK_SECONDS)
+            return found
 
         state.get_messages_legacy = get_messages
 
@@ -91,10 +99,17 @@ class Mailbox:
         if loop is not None and event is not None:
             loop.call_soon_threadsafe(event.set)
 
-    def answered(self) -> None:
-        """Say that there is an answer; called by the server."""
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """Store an answer while inside, and say that there is one; called by the server."""
         with self._answered:
-            self._answered.notify_all()
+            self._storing += 1
+        try:
+            yield
+        finally:
+            with self._answered:
+                self._storing -= 1
+                self._answered.notify_all()
 
     def news(self) -> asyncio.Event:
         """Return what the server waits for; called by the server."""
@@ -140,10 +155,15 @@ class NodeBundles:
         answer = await ask(self._application, scope, ACQUIRE, body)
         if answer.status == 200:
             acquired = AcquireTaskResponse.FromString(answer.body)
-            parts: list[bytes] = []
-            if acquired.HasField("task") and acquired.token:
-                parts = await asyncio.to_thread(self._parts, acquired)
-            answer.body = bundle([answer.body, *parts])
+            if not (acquired.HasField("task") and acquired.token):
+                answer.body = bundle([answer.body])
+            else:
+                try:
+                    parts = await asyncio.to_thread(self._parts, acquired)
+                    answer.body = bundle([answer.body, *parts])
+                except FlowerError:  # when the task's time is over, Flower answers for it
+                    logger.exception("a message cannot be handed to the worker")
+                    answer.body = bundle([AcquireTaskResponse().SerializeToString()])
         return answer
 
     def _has_work(self) -> bool:
@@ -189,6 +209,8 @@ class NodeBundles:
     async def _dispatch(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """Take the worker's answer."""
         first, *objects = unbundle(body)
-        answer, _ = await dispatch(self._application, scope, first, objects, self._mailbox.state)
-        self._mailbox.answered()
+        with self._mailbox.storing():
+            answer, _ = await dispatch(
+                self._application, scope, first, objects, self._mailbox.state
+            )
         return answer

@@ -40,6 +40,9 @@ LONGEST_WAIT = 3.0
 
 SECRET_BYTES = 32
 
+WORKER = "fedkin.flower.worker"
+"""The module that does the node's work."""
+
 REFUSED = (
     "the SuperLink does not accept this node: is its public key registered there, and is ca.pem the "
     "SuperLink's own? After a crash, or while another process uses the same key, it accepts the node "
@@ -175,7 +178,7 @@ def keep_running(command: list[str]) -> NoReturn:
 def start_worker(port: str, secret_file: Path) -> None:
     """Keep a worker running for the SuperNode of this process."""
     write_secret(secret_file)
-    command = [sys.executable, "-P", "-m", "fedkin.flower.worker"]
+    command = [sys.executable, "-P", "-m", WORKER]
     command += ["--runtime-api-address", f"127.0.0.1:{port}"]
     command += ["--secret-file", str(secret_file)]
     command += ["--parent-pid", str(os.getpid())]

@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from fedkin.errors import InputError
+from fedkin.messages import in_plain_words
 
 VALIDATION_FRACTION = "validation-fraction"
 """The key that makes a job everyone's question."""
@@ -35,4 +36,4 @@ def federation_options(content: Any, source: str) -> FederationOptions:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(["federation", *(str(part) for part in first["loc"])])
-        raise InputError(f"{source}: {place}: {first['msg']}") from error
+        raise InputError(f"{source}: {place}: {in_plain_words(first['msg'])}") from error
