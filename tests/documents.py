@@ -76,7 +76,7 @@ def run_command(command: list[str], directory: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fedkin", *command[1:]],
         cwd=directory,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"},
         capture_output=True,
         text=True,
         check=False,
