@@ -78,6 +78,8 @@ def main() -> None:
         (pages / "gallery" / "README.md").write_text(
             gallery_page(arguments.gallery, pages / "gallery"), encoding="utf-8"
         )
+        (pages / "assets").mkdir()
+        shutil.copy(Path(__file__).with_name("iframe-worker.js"), pages / "assets")
         settings = Path(directory, "mkdocs.yml")
         shutil.copy(Path(__file__).with_name("mkdocs.yml"), settings)
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
