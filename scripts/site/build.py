@@ -40,6 +40,9 @@ LINKED = (
 )
 """What pages show or link to."""
 
+ALONE = "---\nhide: [navigation]\n---\n"
+"""What a page begins with that is the only one of its section."""
+
 GROUPS = {
     "Questions": ("fit", "fit_all", "advise"),
     "Answers": ("Result", "Collaboration", "Advice", "load", "results"),
@@ -79,7 +82,10 @@ def main() -> None:
             gallery_page(arguments.gallery, pages / "gallery"), encoding="utf-8"
         )
         (pages / "assets").mkdir()
-        shutil.copy(Path(__file__).with_name("iframe-worker.js"), pages / "assets")
+        for name in ("iframe-worker.js", "site.css"):
+            shutil.copy(Path(__file__).with_name(name), pages / "assets")
+        start = pages / "README.md"
+        start.write_text(ALONE + start.read_text(encoding="utf-8"), encoding="utf-8")
         settings = Path(directory, "mkdocs.yml")
         shutil.copy(Path(__file__).with_name("mkdocs.yml"), settings)
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
