@@ -25,6 +25,7 @@ EXTRAS = {
     "data": ("data/",),
     "flax": ("models/flax_modules.py",),
     "onnx": ("training/onnx_export.py",),
+    "privacy": ("federation/privacy.py",),
     "torch": ("models/torch_", "nodes/torch_", "federation/torch_", "training/onnx_export.py"),
 }
 """Where the packages of an extra may be imported: code that runs only where the extra is installed."""
