@@ -34,7 +34,7 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable '.[dev,flower,privacy,torch]'
+	$(INSTALL) --editable '.[cluster,dev,flower,privacy,torch]'
 	@touch $@ $(VENV)/.base
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python

@@ -44,7 +44,7 @@ def silent(shape):
     return np.zeros(shape)
 
 
-def simulated(nodes, privacy=GRANTED, normal=silent, threads=1):
+def simulated(nodes, privacy=GRANTED, normal=silent, threads=1, batch_size=10):
     model = Logistic()
     prepared = [(np.asarray(x, np.float32), np.asarray(y)) for x, y in nodes]
     objective = Objective.create(model, jnp.asarray(prepared[0][0][:2]))
@@ -53,7 +53,7 @@ def simulated(nodes, privacy=GRANTED, normal=silent, threads=1):
     def work(objective, data):
         return PrivateWork(objective, data, budgets, normal=normal, threads=threads)
 
-    made = SimulatedFederation(objective, prepared, batch_size=10, seed=0, work=work)
+    made = SimulatedFederation(objective, prepared, batch_size=batch_size, seed=0, work=work)
     return made, budgets
 
 
@@ -182,9 +182,9 @@ def test_the_systems_random_source_is_normal():
         (DESCENT_ROUND, {"proximal": 0.0}),
     ],
 )
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_round_is_gradient_descent_with_all_rows(nodes, task, more, threads):
-    federation, budgets = simulated(nodes, threads=threads)
+@pytest.mark.parametrize(("threads", "batch_size"), [(1, 10), (2, 10), (1, 50)])
+def test_a_round_is_gradient_descent_with_all_rows(nodes, task, more, threads, batch_size):
+    federation, budgets = simulated(nodes, threads=threads, batch_size=batch_size)
     start = jnp.full(federation.objective.size, 0.2)
     options = {"steps": 3} | ({"reply": "point"} if task is INNER_SVRG_ROUND else {})
     message = {"point": start, "learning_rate": 0.7, **more}

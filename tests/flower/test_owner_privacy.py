@@ -3,9 +3,11 @@
 import json
 import re
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from attacks.victim import Center, RefusedByNodeError, agreed, make_table
@@ -14,6 +16,7 @@ from fedkin.federation.privacy import BudgetSpentError, Privacy
 from fedkin.flower import node as node_module
 from fedkin.flower import node_preparation
 from fedkin.flower.audit import read_entries
+from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node import SEE_LOG
 from fedkin.flower.node_settings import node_settings
@@ -161,7 +164,7 @@ def test_a_gradient_is_clipped_and_noisy(settings):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"delta": 1e-3}, "epsilon turns on"),
+        ({"delta": 1e-3}, "only epsilon turns the protection of rows on"),
         ({"clip": 1.0, "private-steps": 5}, "clip, private-steps"),
         ({"epsilon": 1.0, "validation-fraction": 0.2}, "validation-fraction"),
         ({"epsilon": 0.0}, "epsilon"),
@@ -171,6 +174,12 @@ def test_a_gradient_is_clipped_and_noisy(settings):
 def test_options_that_protect_nothing_are_refused(plain, changes, words):
     with pytest.raises(InputError, match=words):
         node_settings(plain | changes)
+
+
+def test_a_missing_accountant_is_reported_before_the_node_starts(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(InputError, match=r"pip install 'fedkin\[privacy\]'"):
+        node_settings(settings)
 
 
 def test_what_is_spent_needs_a_directory(plain):
@@ -198,3 +207,37 @@ def test_a_run_over_flower_spends_what_it_should(tmp_path):
     for name in NAMES:
         *_, last = read_entries(tmp_path / name)
         assert last["epsilon"] == pytest.approx(5.0, rel=1e-4)
+
+
+def test_the_job_of_the_documentation_works_with_protected_nodes(tmp_path):
+    """It takes the gradients that docs/deploy.md counts, no more, and every step of it."""
+    page = (Path(__file__).parents[2] / "docs/deploy.md").read_text(encoding="utf-8")
+    job = next(part for part in page.split("```toml\n") if 'solver = "own"' in part)
+    for seed, name in enumerate(("own", "test", "north", "south", "west")):
+        make_table(tmp_path / f"{name}.csv", seed=seed)
+    (tmp_path / "job.toml").write_text(
+        'validation = "own.csv"\ntest = "test.csv"\nlabel = "outcome"\n'
+        + job.split("```")[0]
+        + "\n[federation]\nnodes = 3\n",
+        encoding="utf-8",
+    )
+    nodes = [
+        {
+            "name": name,
+            "data": str(tmp_path / f"{name}.csv"),
+            "label": "outcome",
+            "state": str(tmp_path / name),
+            "epsilon": 50.0,
+            "delta": 1e-3,
+            "private-steps": 40,
+        }
+        for name in ("north", "south", "west")
+    ]
+    messenger = Messenger(FakeGrid(nodes), 0.3, 0.01)
+    load_job(tmp_path / "job.toml").carry_out(messenger, tmp_path / "out", resume=False)
+    history = pd.read_csv(tmp_path / "out" / "history.csv")
+    assert history["step"].iloc[-1] == 10
+    for node in nodes:
+        *_, last = read_entries(Path(node["state"]))
+        assert last["epsilon"] == pytest.approx(50.0, rel=1e-4)
+        assert last["outcome"] == "answered"
