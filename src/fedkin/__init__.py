@@ -34,6 +34,9 @@ if _TYPE_CHECKING:
     from fedkin.models.named import register_model
     from fedkin.numerics.simplex import project_capped_simplex
     from fedkin.studies.store import results
+    from fedkin.tracking.base import Tracker
+    from fedkin.tracking.with_mlflow import MLflowTracker
+    from fedkin.tracking.with_tensorboard import TensorBoardTracker
     from fedkin.training.collaboration import Collaboration
     from fedkin.training.fit import fit
     from fedkin.training.fit_all import fit_all
@@ -59,6 +62,7 @@ _PLACES = {
     "InputError": "errors",
     "LocalSvrgSolver": "methods.bilevel.solvers",
     "LocalTraining": "methods.local",
+    "MLflowTracker": "tracking.with_mlflow",
     "Method": "methods.base",
     "NeumannSeries": "methods.bilevel.solvers",
     "OwnHessian": "methods.bilevel.solvers",
@@ -66,7 +70,9 @@ _PLACES = {
     "PFedMe": "methods.pfedme.center",
     "Problem": "training.problem",
     "Result": "training.result",
+    "TensorBoardTracker": "tracking.with_tensorboard",
     "TheoryBilevel": "methods.bilevel.theory",
+    "Tracker": "tracking.base",
     "__version__": "version",
     "advise": "advice.advise",
     "contributions": "valuation.contributions",
@@ -97,6 +103,7 @@ __all__ = [
     "InputError",
     "LocalSvrgSolver",
     "LocalTraining",
+    "MLflowTracker",
     "Method",
     "NeumannSeries",
     "OwnHessian",
@@ -104,7 +111,9 @@ __all__ = [
     "PFedMe",
     "Problem",
     "Result",
+    "TensorBoardTracker",
     "TheoryBilevel",
+    "Tracker",
     "__version__",
     "advise",
     "contributions",

@@ -20,6 +20,7 @@ from fedkin.cli.contributions import (
     print_contributions,
     read_questions,
 )
+from fedkin.cli.kept_events import kept_events
 from fedkin.cli.options import (
     JUDGE_PANEL,
     LABEL,
@@ -47,7 +48,7 @@ from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import GatheredTables, gather
 from fedkin.errors import InputError
-from fedkin.events import Event, StepDone
+from fedkin.events import Event, OnEvent, StepDone
 from fedkin.training import result_directory
 from fedkin.valuation.result import Contributions
 
@@ -126,10 +127,11 @@ def advise(
     federation = federate_request(tables, request)
     for line in federation.warnings:
         print_warning(line)
-    advice = _advise(federation, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
-    advice = advice.with_warnings(federation.warnings)
-    found = find_contributions(advice.model, federation, questions)
-    page = None if out is None else _write(out, advice, tables, federation.preprocessing, found)
+    with kept_events(out) as keep:
+        advice = _advise(federation, keep, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
+        advice = advice.with_warnings(federation.warnings)
+        found = find_contributions(advice.model, federation, questions, keep)
+        page = None if out is None else _write(out, advice, tables, federation.preprocessing, found)
     show_advice(
         advice,
         federation.preprocessing,
@@ -174,6 +176,7 @@ def show_advice(
 
 def _advise(
     federation: TableFederation,
+    on_event: OnEvent,
     *,
     cap: float,
     l2: float | None,
@@ -189,6 +192,7 @@ def _advise(
 
         def report(event: Event) -> None:
             nonlocal furthest
+            on_event(event)
             if isinstance(event, StepDone):
                 furthest = max(furthest, event.step)
                 status.update(f"{doing}: step {furthest}")

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedkin.cli.kept_events import kept_events
 from fedkin.cli.options import (
     CAP,
     LABEL,
@@ -34,7 +35,7 @@ from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import OwnersPoints, federate_owners
 from fedkin.data.table_request import gather_owners
-from fedkin.events import Event, StepDone
+from fedkin.events import Event, OnEvent, StepDone
 from fedkin.models.named import model_for
 from fedkin.training import map_directory, result_directory
 from fedkin.training.collaboration import Collaboration
@@ -94,14 +95,15 @@ def map_command(
     )
     for line in warnings:
         print_warning(line)
-    learned = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed)
-    everyone = replace(learned, warnings=(*warnings, *learned.warnings))
     rows = {name: len(own.train.labels) for name, own in owners.items()}
-    metrics = {
-        name: score_tables(result, owners[name].validation, owners[name].test, preprocessing)
-        for name, result in everyone.models.items()
-    }
-    map_directory.write_map(out, everyone, rows, metrics, preprocessing)
+    with kept_events(out) as keep:
+        learned = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed, keep)
+        everyone = replace(learned, warnings=(*warnings, *learned.warnings))
+        metrics = {
+            name: score_tables(result, owners[name].validation, owners[name].test, preprocessing)
+            for name, result in everyone.models.items()
+        }
+        map_directory.write_map(out, everyone, rows, metrics, preprocessing)
     if not json:
         print_result(f"columns used: {preprocessing.described_columns}")
     show(everyone, out, json, shown=warnings)
@@ -114,6 +116,7 @@ def learn(
     method: str,
     caps: tuple[float | None, float | None],
     seed: int,
+    on_event: OnEvent,
 ) -> Collaboration:
     """Run the method for all owners, with progress.
 
@@ -124,6 +127,7 @@ def learn(
         method: The name of the method.
         caps: The largest weights of other nodes and of an owner's own; None for the method's choice.
         seed: Decides everything random.
+        on_event: Called with the events.
     """
     label = preprocessing.label
     names = None if isinstance(label, Quantity) else np.array(label.classes)
@@ -135,6 +139,7 @@ def learn(
     with notes.status(f"training for {len(owners)} nodes …") as status:
 
         def report(event: Event) -> None:
+            on_event(event)
             if isinstance(event, StepDone):
                 doing, _, owner = event.run.partition(": ")
                 furthest[doing] = max(furthest.get(doing, 0), event.step)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedkin.data.batches import NodeData
 from fedkin.errors import DivergedError, FedkinError, InputError
-from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned
+from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned, plain
 from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
@@ -243,9 +243,16 @@ class Problem:
             slots = slots_of(method.tasks)
             load_checkpoint(plan.checkpoint, state, federation, self.center, depends_on, slots)
             resumed_after = len(state.history)
-        names = federation.names
         plan.report(
-            RunStarted(run=plan.name, method=method.name, nodes=names, resumed_after=resumed_after)
+            RunStarted(
+                run=plan.name,
+                method=method.name,
+                nodes=federation.names,
+                resumed_after=resumed_after,
+                most_steps=plan.budget.steps,
+                most_synchronizations=plan.budget.synchronizations,
+                parameters=plain(parameters),
+            )
         )
         return attempt
 
@@ -257,7 +264,7 @@ class Problem:
                 save_checkpoint(
                     plan.checkpoint, state, attempt.federation, self.center, attempt.depends_on
                 )
-            plan.report(_step_event(state, plan.name))
+            plan.report(_step_event(state, plan.name, attempt.federation))
             for warning in state.history[-1].warnings:
                 plan.report(Warned(run=plan.name, message=warning))
             if plan.after_step is not None:
@@ -425,7 +432,7 @@ def _limited(budget: Budget, method: Method, objective: Objective) -> Budget:
     return Budget(method.steps_for(objective)) if limits == (None, None, None) else budget
 
 
-def _step_event(state: RunState, run_name: str) -> StepDone:
+def _step_event(state: RunState, run_name: str, federation: Federation) -> StepDone:
     last = state.history[-1]
     weights = None if last.node_weights is None else tuple(last.node_weights.tolist())
     return StepDone(
@@ -439,4 +446,5 @@ def _step_event(state: RunState, run_name: str) -> StepDone:
         validation_accuracy=last.validation.accuracy,
         test_accuracy=None if last.test is None else last.test.accuracy,
         weights=weights,
+        absent=tuple(np.array(federation.names)[~federation.present].tolist()),
     )
