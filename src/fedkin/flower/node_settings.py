@@ -28,7 +28,7 @@ from fedkin.errors import InputError
 from fedkin.federation.privacy import require_accountant
 from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.owner_limits import OwnerLimits
-from fedkin.flower.owner_privacy import OwnerPrivacy
+from fedkin.flower.owner_privacy import BUDGET_FILE, OwnerPrivacy
 from fedkin.flower.wire import DESCRIBE
 from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.registry import method_class, register
@@ -222,6 +222,11 @@ def _check_privacy(settings: NodeSettings, source: str) -> None:
             "leave that out"
         )
     if settings.epsilon is None:
+        if settings.state is not None and (settings.state / BUDGET_FILE).exists():
+            raise InputError(
+                f"{source}: epsilon is missing, and by {settings.state / BUDGET_FILE} this node's rows "
+                "have been protected so far: give it, or remove the file to answer without noise from now on"
+            )
         return
     require_accountant()
     if settings.state is None:
