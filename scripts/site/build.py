@@ -41,8 +41,8 @@ LINKED = (
 )
 """What pages show or link to."""
 
-EXAMPLE = re.compile(r"^([^\n`]*:) (fedkin .*)$", re.M)
-"""An example in the help of a command."""
+EXAMPLE = re.compile(r"^(?:([^\n`]*:) )?(fedkin (?:.|\n(?!\n))*)", re.M)
+"""An example in the help of a command: it begins a paragraph and ends with it."""
 
 ALONE = "---\nhide: [navigation]\n---\n"
 """What a page begins with that is the only one of its section."""
@@ -157,7 +157,7 @@ def command_page() -> str:
         "",
     ]
     for path, command in _commands(group, ("fedkin",)):
-        about = EXAMPLE.sub(r"\1\n\n    \2\n", command.help or "")
+        about = EXAMPLE.sub(_as_code, command.help or "")
         lines += [f"## `{' '.join(path)}`", "", *about.split("\n"), ""]
         arguments = " ".join(
             each.make_metavar(context)
@@ -184,6 +184,11 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
             if command.invoke_without_command:
                 yield (*path, name), command
             yield from _commands(command, (*path, name))
+
+
+def _as_code(found: re.Match[str]) -> str:
+    introduction = f"{found[1]}\n\n" if found[1] else ""
+    return f"{introduction}    {' '.join(found[2].split())}"
 
 
 def _context(command: Any, path: tuple[str, ...]) -> Any:
