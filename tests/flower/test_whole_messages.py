@@ -236,7 +236,7 @@ def test_large_messages_do_not_all_go_together(link, monkeypatch):
 
 
 def test_a_message_that_is_too_large_to_go_whole_is_fetched_in_parts(link, monkeypatch):
-    """However large it is, nobody joins its parts for others to wait for, or fails to."""
+    """So that the SuperLink does not hold several copies of it at once."""
     monkeypatch.setattr(bundles, "LARGEST_BUNDLE", 10_000)
     stored = {}
     node = link.node(lambda tree: [stored[each] for each in object_ids([tree])])
