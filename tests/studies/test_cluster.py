@@ -1,6 +1,7 @@
 """Studies on real Ray clusters, whose workers are killed in between."""
 
 import contextlib
+import secrets
 import shutil
 import signal
 import socket
@@ -147,7 +148,7 @@ def free_port():
 
 
 @pytest.fixture
-def two_machines(tmp_path):
+def two_machines(monkeypatch):
     """A head that does no tasks, and two nodes with a processor each; they share nothing but the network."""
     port, client = free_port(), free_port()
     place = tempfile.mkdtemp(prefix="fedkin-", dir="/tmp")  # short: it has Ray's sockets
@@ -155,6 +156,8 @@ def two_machines(tmp_path):
     head = ["start", "--head", f"--port={port}", f"--ray-client-server-port={client}"]
     head += ["--num-cpus=0", "--include-dashboard=false", f"--temp-dir={place}"]
     node = ["start", f"--address=127.0.0.1:{port}", "--num-cpus=1"]
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     processes = [subprocess.Popen([*RAY, *head, *limits], **SILENT)]
     wait_for_port(client)
     for _ in range(2):
