@@ -59,6 +59,11 @@ class SecureSums(WrappedFederation):
         self._count = 0
         self._norms: dict[str, dict[str, float]] = {}
 
+    @property
+    def secure(self) -> bool:
+        """That nodes mask their part of every weighted sum."""
+        return True
+
     def exchange(self, *, key: Key, **requests: Request) -> Reply:
         """Ask the nodes. See `Federation.exchange`."""
         for request in requests.values():

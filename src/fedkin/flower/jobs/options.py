@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from fedkin.errors import InputError
+from fedkin.federation.secure.orders import FEWEST_SUMMED
 
 VALIDATION_FRACTION = "validation-fraction"
 """The key that makes a job everyone's question."""
@@ -26,6 +27,12 @@ class FederationOptions(BaseModel):
     """Seconds to wait for an answer."""
     interval: PositiveFloat = Field(0.1, le=60)
     """Seconds between two requests for replies."""
+    plain_sums: bool = False
+    """Whether the center adds up the nodes' vectors itself, and sees every single one (docs/security.md)."""
+
+    def secure_sums(self, nodes: int) -> bool:
+        """Tell whether nodes mask their part of every sum: too few nodes cannot."""
+        return not self.plain_sums and nodes >= FEWEST_SUMMED
 
 
 def federation_options(content: Any, source: str) -> FederationOptions:

@@ -347,6 +347,11 @@ class Bilevel(SvrgMethod):
             return ProximalBilevel(differentiation, rate), cost
         return AcceleratedBilevel(differentiation, rate), cost
 
+    def largest_share(self, nodes: int) -> float:
+        """See `Method`."""
+        cap = default_cap(nodes) if self.cap is None else self.cap
+        return max(cap, self.own_cap or 0.0)
+
     def _chosen_cap(self, nodes: int, center: Center) -> Cap:
         """Return the cap: one for all nodes, or for each where the owner's own node has another."""
         cap = self.cap if self.cap is not None else default_cap(nodes)
