@@ -56,6 +56,7 @@ settings.rounds = 4
 settings.solver_iterations = 4
 {more}
 [federation]
+plain-sums = true
 nodes = 3
 """
 

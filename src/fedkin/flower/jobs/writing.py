@@ -31,7 +31,7 @@ def write_job(
             raise InputError(f"{name} is in {study} and among the options: give it once")
         content[name] = value
     if plain_sums:
-        content["federation"] = {**content.get("federation", {}), "plain_sums": True}
+        content["federation"] = {**content.get("federation", {}), "plain-sums": True}
     if federation.center or VALIDATION_FRACTION in federation.data:
         content = _for_tables(layout, federation, content)
     else:
