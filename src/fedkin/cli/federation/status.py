@@ -11,7 +11,6 @@ from fedkin.flower.certificates import public_key_path, require_flower
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.layout import SUPERLINK, Layout
 
-
 SECURE = (
     "sums are secure: no run sees a single node's vectors, unless it was started with --plain-sums"
 )
@@ -25,7 +24,7 @@ def status(directory: DirectoryArgument, json: JsonOption = False) -> None:
     superlink, *nodes = trial.status(layout)
     running = layout.read_running()
     port = None if running is None or superlink.process is None else running.ports[SUPERLINK]
-    secure = FederationOptions().secure_sums(len(nodes))
+    secure = FederationOptions.model_validate({}).secure_sums(len(nodes))
     if json:
         answer = {
             "superlink": {"state": superlink.state, "process": superlink.process, "port": port},
