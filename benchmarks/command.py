@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: the engine against a PyTorch loop; `crowd`: many nodes; `everyone`: all owners."""
+"""`python -m benchmarks`: the engine against a PyTorch loop; for the others see `--help`."""
 
 import importlib.util
 import os
@@ -251,6 +251,43 @@ def whole_fit(
         f"{found.accuracy:.3f}; {found.peak_megabytes:,.0f} MB at most."
     )
     results.print(", ".join(f"{name} {weight:.3f}" for name, weight in found.weights.items()))
+
+
+@app.command("federation")
+def whole_federation(
+    nodes: Annotated[int, typer.Option(min=2, max=64, help="Nodes in the federation.")] = 4,
+    parameters: Annotated[
+        int | None,
+        typer.Option(
+            min=1_000,
+            help="About how many parameters the model has; logistic regression (650) if not given.",
+        ),
+    ] = None,
+    synchronizations: Annotated[int, typer.Option(min=5, help="The run's budget.")] = 30,
+    json: JsonOption = False,
+) -> None:
+    """Run the README's trial over Flower: seconds, HTTP requests and objects per synchronization."""
+    _need("flwr")
+    # Heavy imports, and Flower is an extra.
+    from benchmarks.federation import as_record, time_federation
+
+    with tempfile.TemporaryDirectory() as directory:
+        found = time_federation(
+            Path(directory), nodes, parameters, synchronizations, on_step=notes.print
+        )
+    if json:
+        print_json(as_record(found), schema="bench-federation/1")
+        return
+    results.print(
+        f"{nodes} nodes, {len(found.seconds)} synchronizations: {found.median:.2f} s each in the median, "
+        f"{found.percentile:.2f} s at the 90th percentile; {found.requests:.0f} HTTP requests to the "
+        f"SuperLink, {found.objects:.0f} objects and {found.megabytes:.2f} MB per synchronization. The run "
+        f"took {found.run_seconds:.1f} s after up."
+    )
+    for path, number in found.requests_by_path.items():
+        results.print(f"  {path}: {number:.1f}")
+    held = ", ".join(f"{kind} {megabytes:,.0f} MB" for kind, megabytes in found.memory.items())
+    results.print(f"At most held at a time, by one process of its kind: {held}.")
 
 
 def _need(*packages: str) -> None:

@@ -37,6 +37,8 @@ def test_without_pytorch_it_says_how_to_get_it(monkeypatch):
             "'letters' is unknown; choose one of digits, fashion-mnist, crowd",
         ),
         (("everyone", "digits", "--synchronizations", "0"), "--synchronizations"),
+        (("federation", "--nodes", "1"), "--nodes"),
+        (("federation", "--parameters", "10"), "--parameters"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(arguments, message):

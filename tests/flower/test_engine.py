@@ -14,6 +14,7 @@ from fedkin.events import StepDone
 from fedkin.federation.attendance import TooFewNodesError
 from fedkin.federation.base import PerNode, Revealed, WeightedSum
 from fedkin.federation.task import slots_of
+from fedkin.flower import wire
 from fedkin.flower.discovery import describe_nodes
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
@@ -149,7 +150,7 @@ def test_a_node_that_has_missed_the_beginning_catches_up(simulated):
     withheld = {"once": True}
 
     def tamper(name, reply):
-        tasks = reply.has_content() and "vectors" in reply.content and len(reply.content["vectors"])
+        tasks = reply.has_content() and wire.ARRAYS in reply.content["answer"]
         if name == "majority-1" and tasks and withheld.pop("once", False):
             return None
         return reply
@@ -254,13 +255,14 @@ def test_requests_travel_in_one_message_and_a_shared_array_once():
     )
     assert len(grid.sent) == before + 3
     for sent in grid.sent[before:]:
-        values, arrays = sent.content["request"], sent.content["vectors"]
+        parcel = wire.unpack("request", sent.content, len(VECTOR))
+        values, arrays = parcel.values, parcel.vectors
         assert values["requests"] == "hessian,slope"
         assert len(arrays) == 2
         for name in ("vector", "theta"):
             place = values[f"hessian.vector.{name}"]
             assert place == values[f"slope.vector.{name}"]
-            np.testing.assert_array_equal(arrays[place].numpy(), message[name])
+            np.testing.assert_array_equal(arrays[place], message[name])
 
 
 def test_only_vectors_of_model_size_and_numbers_cross(tmp_path):
@@ -268,12 +270,12 @@ def test_only_vectors_of_model_size_and_numbers_cross(tmp_path):
     for case in ("bilevel-svrg", "pfedme"):
         do_run(config(case), tmp_path, engine=engines(Messenger(grid)))
     for message in [*grid.sent, *grid.received]:
-        assert set(message.content) <= {"request", "answer", "vectors"}
-        for array in message.content["vectors"].values():
+        (kind,) = message.content
+        parcel = wire.unpack(kind, message.content, 650)
+        for array in parcel.vectors.values():
             assert array.shape == (650,)
             assert array.dtype == "float32"
-        (values,) = message.content.config_records.values()
-        for name, value in values.items():
+        for name, value in parcel.values.items():
             assert isinstance(value, (int, float, bool, str)), name
             assert not isinstance(value, str) or len(value) < 100, name
 

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Array
 
 import fedkin
 from federation.test_together import rounds, share
@@ -20,7 +19,7 @@ from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node_memory import NodeMemory
-from fedkin.flower.wire import MOST_MODELS
+from fedkin.flower.wire import MOST_MODELS, Parcel
 from fedkin.methods.registry import METHODS as KNOWN_METHODS
 from fedkin.methods.registry import PAPER_METHODS, method_class
 from fedkin.training import map_directory
@@ -323,9 +322,14 @@ def test_an_owner_that_diverges_leaves_the_others_undisturbed(tables, tmp_path):
 
     def tamper(name, reply):
         if name == "d" and reply.has_content():
-            vectors = reply.content["vectors"]
-            for place in [place for place in vectors if ".question.vector.gradient" in place]:
-                vectors[place] = Array(np.full_like(vectors[place].numpy(), np.nan))
+            parcel = wire.unpack("answer", reply.content, 10**6)
+            vectors = {
+                place: np.full_like(array, np.nan)
+                if ".question.vector.gradient" in place
+                else array
+                for place, array in parcel.vectors.items()
+            }
+            reply.content = wire.pack("answer", Parcel(parcel.values, vectors))
         return reply
 
     job = write_job(tmp_path, "compare = []\nsteps = 4")

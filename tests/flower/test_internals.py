@@ -21,8 +21,10 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 
 from fedkin.flower import internals
 from fedkin.flower.internals import (
+    bundles,
     control,
     environment,
+    node_bundles,
     runtime,
     serverapp,
     superlink,
@@ -63,7 +65,7 @@ def proto(module, name, user, purpose, *fields, imported=True):
     return Reliance(f"flwr.proto.{module}", name, user, purpose, fields=fields, imported=imported)
 
 
-MOVING = "fetch the parts of a message"
+MOVING, SENDING = "fetch the parts of a message", "send a message with its parts"
 INTERCEPTORS = "flwr.supercore.interceptors"
 
 TABLE = (
@@ -97,25 +99,191 @@ TABLE = (
         "runtime",
         "ask for work",
         *("task", "token"),
-        imported=False,
     ),
-    proto("runtime_pb2", "PullAppMessagesRequest", "runtime", MOVING),
+    proto("runtime_pb2", "PullAppMessagesRequest", "bundles", MOVING),
     proto(
         "runtime_pb2",
         "PullAppMessagesResponse",
-        "runtime",
+        "bundles",
         MOVING,
         *("messages_list", "message_object_trees"),
+    ),
+    proto(
+        "runtime_pb2",
+        "PushAppMessagesRequest",
+        "bundles",
+        SENDING,
+        *("messages_list", "message_object_trees"),
+    ),
+    proto(
+        "runtime_pb2",
+        "PushAppMessagesResponse",
+        "bundles",
+        SENDING,
+        *("message_ids", "objects_to_push", "session_id"),
+    ),
+    proto(
+        "message_pb2",
+        "Message",
+        "bundles",
+        "know whom a message is for, and its run",
+        "metadata",
         imported=False,
     ),
-    proto("runtime_pb2", "PullTaskInputRequest", "runtime", "fetch a node's memory"),
+    proto(
+        "message_pb2",
+        "Metadata",
+        "bundles",
+        "know whom a message is for, and its run",
+        *("run_id", "message_id", "dst_node_id"),
+        imported=False,
+    ),
+    proto("fleet_pb2", "PullMessagesRequest", "bundles", MOVING, "node"),
+    proto(
+        "fleet_pb2",
+        "PullMessagesResponse",
+        "bundles",
+        MOVING,
+        *("messages_list", "message_object_trees"),
+    ),
+    proto(
+        "fleet_pb2",
+        "PushMessagesRequest",
+        "bundles",
+        SENDING,
+        *("node", "messages_list", "message_object_trees"),
+    ),
+    proto(
+        "fleet_pb2",
+        "PushMessagesResponse",
+        "bundles",
+        SENDING,
+        *("objects_to_push", "session_id"),
+    ),
+    proto("message_pb2", "ConfirmMessageReceivedResponse", "bundling_clients", MOVING),
+    proto("message_pb2", "PullObjectRequest", "bundles", MOVING, "node", "run_id", "object_id"),
+    proto(
+        "message_pb2",
+        "PullObjectResponse",
+        "bundling_clients",
+        MOVING,
+        *("object_found", "object_available", "object_content"),
+    ),
+    proto(
+        "message_pb2",
+        "PushObjectRequest",
+        "bundles",
+        SENDING,
+        *("node", "run_id", "session_id", "object_id", "object_content"),
+    ),
+    proto("recorddict_pb2", "BytesList", "bundles", "make several parts one body", "vals"),
+    Reliance(
+        "flwr.supercore.error", "FlowerError", "bundles", "let Flower say that a run has ended"
+    ),
+    Reliance(
+        "flwr.superlink.servicer.fleet.fleet_handlers",
+        "pull_object",
+        "bundles",
+        MOVING,
+        called=(2, ()),
+    ),
+    Reliance(
+        "flwr.superlink.servicer.fleet.fleet_handlers",
+        "push_object",
+        "bundles",
+        SENDING,
+        called=(2, ()),
+    ),
+    Reliance(
+        "flwr.superlink.servicer.fleet.fleet_handlers",
+        "confirm_message_received",
+        "bundles",
+        MOVING,
+        called=(3, ()),
+    ),
+    Reliance(
+        "flwr.supernode.servicer.runtime",
+        "runtime_handlers",
+        "node_bundles",
+        "hand a message to the worker whole",
+        has=("pull_task_input", "pull_messages", "pull_object", "confirm_message_received"),
+    ),
+    Reliance(
+        "flwr.server.superlink.linkstate",
+        "LinkState",
+        "bundles",
+        "take and store the objects of a run's messages",
+        has=("get_object", "store_object", "object_store"),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.server.superlink.linkstate",
+        "LinkState.store_object",
+        "bundles",
+        SENDING,
+        called=(5, ()),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.supernode.nodestate",
+        "NodeState",
+        "node_bundles",
+        "know that there is work, and wait for an answer",
+        has=("get_tasks", "get_messages_legacy", "store_object", "get_object", "object_store"),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.common.constant",
+        "Status",
+        "node_bundles",
+        "know that there is work",
+        values={"PENDING": "pending"},
+    ),
+    Reliance(
+        "flwr.supernode.fleet_http_client",
+        "FleetHttpClient",
+        "bundling_clients",
+        "connect a SuperNode to its SuperLink",
+        has=(
+            *("PushMessages", "PullMessages", "PullObject", "ConfirmMessageReceived"),
+            "_unary_unary",
+        ),
+    ),
+    Reliance(
+        "flwr.supercore.protobuf.client",
+        "ProtobufClient._unary_unary",
+        "bundling_clients",
+        "ask for whole messages",
+        called=(1, ["path", "rpc_method", "request", "response_type"]),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.supercore.inflatable.inflatable_object",
+        "get_object_id",
+        "bundles",
+        "know which object a content is",
+        called=(1, ()),
+    ),
+    Reliance(
+        "flwr.supercore.inflatable.inflatable_object",
+        "UnexpectedObjectContentError",
+        "bundles",
+        "leave out what Flower does not take for an object",
+    ),
+    Reliance(
+        "flwr.supercore.inflatable.inflatable_object",
+        "get_all_nested_objects",
+        "serverapp",
+        SENDING,
+        called=(1, ()),
+    ),
+    proto("runtime_pb2", "PullTaskInputRequest", "node_bundles", "fetch a node's memory"),
     proto(
         "runtime_pb2",
         "PullTaskInputResponse",
         "runtime",
         "fetch a node's memory",
-        "context",
-        imported=False,
+        *("context", "fab"),
     ),
     Reliance(
         "flwr.supercore.auth",
@@ -216,8 +384,8 @@ TABLE = (
         "runtime",
         "connect a worker to its SuperNode",
         has=(
-            *("AcquireTask", "PullTaskInput", "PullMessages", "PullObject"),
-            *("ConfirmMessageReceived", "close"),
+            *("PushMessages", "PullMessages", "PullObject", "ConfirmMessageReceived"),
+            *("_unary_unary", "close"),
         ),
     ),
     Reliance(
@@ -464,6 +632,14 @@ TABLE = (
     ),
     Reliance(
         "flwr.superlink.grid.http_grid",
+        "HttpGrid._try_push_messages",
+        "serverapp",
+        SENDING,
+        called=(3, ()),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.superlink.grid.http_grid",
         "RuntimeTokenHttpInterceptor",
         "serverapp",
         "let a run's requests pass the gate",
@@ -500,6 +676,14 @@ TABLE = (
         "supernode",
         "ask for messages more often than every three seconds",
         called=(6, ()),
+        imported=False,
+    ),
+    Reliance(
+        "flwr.supernode.main",
+        "create_app",
+        "supernode",
+        "hand messages to the worker whole",
+        called=(0, ["state_factory", "superexec_auth_secret"]),
         imported=False,
     ),
     # The variables that steer processes
@@ -710,20 +894,70 @@ def test_the_connection_of_a_supernode_can_be_replaced():
     assert calls(module, "http_request_response"), message
 
 
-@pytest.fixture
-def seconds(monkeypatch):
-    """A clock that only sleeping moves; what was slept."""
-    slept = []
-    return slept, slept.append, lambda: sum(slept)
+def used(module, name, purpose, *sources):
+    """Check that Flower finds what is replaced by its name, where it is replaced."""
+    found = import_module(module)
+    for function, text in sources:
+        source = inspect.getsource(function(found))
+        message = sentence(module, name, "supernode", purpose, f"Flower does not say {text!r}")
+        assert text in source, message
 
 
-def test_a_supernode_asks_soon_and_less_often_when_idle(seconds):
-    slept, sleep, clock = seconds
-    busy = round(supernode.IDLE_AFTER_SECONDS / supernode.BUSY_SECONDS)
-    messages = iter([None] * (busy + 10) + ["message"])
-    assert supernode.until_received(lambda: next(messages), sleep, clock)() == "message"
-    assert slept[:busy] == [supernode.BUSY_SECONDS] * busy
-    assert slept[-5:] == [supernode.IDLE_SECONDS] * 5
+def test_the_clients_of_whole_messages_can_take_the_place_of_flowers():
+    used(
+        "flwr.supernode.fleet_http_connection",
+        "FleetHttpClient",
+        SENDING,
+        (lambda module: module.http_request_response, "FleetHttpClient.from_server_address("),
+    )
+    used(
+        "flwr.superlink.grid.http_grid",
+        "RuntimeHttpClient",
+        SENDING,
+        (lambda module: module.HttpGrid._connect, "RuntimeHttpClient.from_server_address("),
+        (lambda module: module.HttpGrid.push_messages, "self._try_push_messages(run_id, messages)"),
+        (lambda module: module.HttpGrid._try_push_messages, "self._runtime_client.PushMessages("),
+    )
+    used(
+        "flwr.supernode.cli.flower_supernode",
+        "create_app",
+        "hand messages to the worker whole",
+        (lambda module: module._start_supernode_http_api, "from flwr.supernode.main import"),
+    )
+    used(
+        "flwr.supernode.start_client_internal",
+        "get_messages_legacy",
+        "wait for an answer",
+        (lambda module: module._push_messages, "state.get_messages_legacy(is_reply=True)"),
+    )
+
+
+def test_whole_messages_are_asked_for_at_paths_that_flower_has_and_at_no_other():
+    known = import_module("flwr.supercore.protobuf.translation").PROTOBUF_REQUEST_TYPES
+    for path in (*bundles.FLOWERS_OWN.values(), node_bundles.ACQUIRE):
+        assert ("POST", path) in known, path
+    for path in (*bundles.FLOWERS_OWN, node_bundles.TAKE):
+        assert ("POST", path) not in known, path
+    for path, own in bundles.FLOWERS_OWN.items():  # the gate tells by the path who may ask
+        assert path.rpartition("/")[0] == own.rpartition("/")[0]
+
+
+def test_a_supernode_asks_again_and_not_too_often():
+    """The SuperLink lets a request wait; one that does not is not asked all the time."""
+    now, slept, answers = (
+        [0.0],
+        [],
+        iter([(5.0, None), (0.0, None), (0.05, None), (5.0, "message")]),
+    )
+
+    def receive():
+        taken, found = next(answers)
+        now[0] += taken
+        return found
+
+    assert supernode.until_received(receive, slept.append, lambda: now[0])() == "message"
+    shortest = supernode.SHORTEST_SECONDS
+    assert slept == pytest.approx([0.0, shortest, shortest - 0.05])
 
 
 def test_a_task_has_an_identity_that_can_be_set(monkeypatch):

@@ -12,6 +12,7 @@ from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
 from fedkin.events import EventReader
+from fedkin.flower import wire
 from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
@@ -118,16 +119,15 @@ def test_no_row_crosses_the_wire(tables, tmp_path):
     rows = pd.concat([pd.read_csv(path) for path in tables.values()])
     texts = {f"{number:.5f}" for number in rows.age}
     for message in [*grid_.sent, *grid_.received]:
-        for record in message.content.array_records.values():
-            # One vector, or one for each model: the learned one and those without a node.
-            assert all(array.shape[-1] == size for array in record.values())
-            assert all(len(array.shape) == 1 or array.shape[0] <= 4 for array in record.values())
-        for record in message.content.config_records.values():
-            for value in record.values():
-                assert not isinstance(value, bytes)
-                assert not isinstance(value, list) or len(value) <= 4
-                if isinstance(value, str):
-                    assert not any(text in value for text in texts)
+        (kind,) = message.content
+        parcel = wire.unpack(kind, message.content, 4 * size)
+        # One vector, or one for each model: the learned one and those without a node.
+        assert all(array.shape[-1] == size for array in parcel.vectors.values())
+        assert all(array.ndim == 1 or array.shape[0] <= 4 for array in parcel.vectors.values())
+        for value in parcel.values.values():
+            assert not isinstance(value, list) or len(value) <= 4
+            if isinstance(value, str):
+                assert not any(text in value for text in texts)
 
 
 class KilledError(Exception):

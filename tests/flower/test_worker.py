@@ -1,5 +1,6 @@
 """The worker against a SuperNode that is none: every message is answered, whatever it is made of."""
 
+import time
 from types import SimpleNamespace
 
 import httpx
@@ -7,7 +8,13 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import context_from_proto, context_to_proto, message_to_proto
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PullTaskInputResponse
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from fedkin.flower import wire, worker
 from fedkin.flower.internals import runtime
@@ -33,26 +40,35 @@ class StubNode:
         )
         self.refuses = refuses
         self.replies, self.statuses, self.states = [], [], []
+        self.pulled, self.confirmed, self.heartbeats, self.outgoing = [], [], [], []
         self.closed = False
 
-    def PullTaskInput(self, request):  # noqa: N802
-        return SimpleNamespace(context=self.context)
-
-    def PullMessages(self, request):  # noqa: N802
-        return SimpleNamespace(messages_list=[self.envelope], message_object_trees=[self.tree])
+    def item(self, *, whole=True):
+        """Return what the worker gets when it asks for work."""
+        return runtime.WorkItem(
+            1,
+            "token",
+            PullTaskInputResponse(context=self.context),
+            PullAppMessagesResponse(
+                messages_list=[self.envelope], message_object_trees=[self.tree]
+            ),
+            tuple(self.parts.values()) if whole else (),
+        )
 
     def PullObject(self, request):  # noqa: N802
+        self.pulled.append(request.object_id)
         content = self.parts[request.object_id]
         return SimpleNamespace(object_found=True, object_available=True, object_content=content)
 
     def ConfirmMessageReceived(self, request):  # noqa: N802
-        pass
+        self.confirmed.append(request.message_object_id)
 
     def PushMessages(self, request):  # noqa: N802
         if len(self.replies) < len(self.refuses):
             self.replies.append(None)
             raise self.refuses[len(self.replies) - 1]
         self.replies.extend(request.messages_list)
+        self.sent = list(self.outgoing)
         return SimpleNamespace(objects_to_push=[], session_id="one")
 
     def PushObject(self, request):  # noqa: N802
@@ -63,6 +79,7 @@ class StubNode:
         self.states.append(context_from_proto(request.context).state)
 
     def SendTaskHeartbeat(self, request):  # noqa: N802
+        self.heartbeats.append(time.monotonic())
         return SimpleNamespace(success=True)
 
     def close(self):
@@ -78,9 +95,9 @@ def work(monkeypatch):
     )
     made = worker.Worker(runtime.SuperNodeConnection("127.0.0.1:1", None))
 
-    def work(stub):
+    def work(stub, **more):
         stubs.append(stub)
-        made.handle(runtime.WorkItem(1, "token"))
+        made.handle(stub.item(**more))
         return stub
 
     return work
@@ -97,6 +114,40 @@ def test_a_message_is_answered(work):
     assert reply.metadata.reply_to_message_id == stub.tree.object_id
     assert stub.statuses == ["completed"]
     assert stub.closed
+
+
+def test_a_message_that_has_come_whole_is_not_fetched_again(work):
+    stub = work(StubNode(request(kind="describe")))
+    assert stub.pulled == stub.confirmed == []
+
+
+def test_parts_that_have_not_come_with_the_message_are_fetched(work):
+    stub = work(StubNode(request(kind="describe")), whole=False)
+    assert set(stub.pulled) == set(stub.parts)
+    assert stub.confirmed == [stub.tree.object_id]
+    assert stub.statuses == ["completed"]
+
+
+def test_an_answer_goes_with_its_objects(work):
+    stub = work(StubNode(request(kind="describe")))
+    (reply,) = stub.replies
+    contents = {get_object_id(content): content for content in stub.sent}
+    assert len(contents) == 3  # the message, its records, and the one that is in them
+    message = inflate_object_from_contents(reply.metadata.message_id, contents)
+    assert wire.unpack("answer", message.content, 0).values["name"] == "minority-1"
+
+
+def test_a_short_answer_needs_no_heartbeat_and_a_long_one_has_it(work, monkeypatch):
+    assert work(StubNode(request(kind="describe"))).heartbeats == []
+    monkeypatch.setattr(runtime, "HEARTBEAT_SECONDS", 0.01)
+    answer = worker.answer
+
+    def slowly(message, context):
+        time.sleep(0.3)
+        return answer(message, context)
+
+    monkeypatch.setattr(worker, "answer", slowly)
+    assert len(work(StubNode(request(kind="describe"))).heartbeats) == 1
 
 
 def test_a_message_that_cannot_be_read_is_answered_with_an_error(work):
@@ -126,6 +177,7 @@ def test_a_node_that_can_send_nothing_lets_its_token_expire(work):
 
 def test_a_heartbeat_that_has_ended_by_itself_does_no_harm(work, monkeypatch):
     monkeypatch.setattr(runtime.HeartbeatSender, "_run", lambda self: None)
+    monkeypatch.setattr(runtime, "HEARTBEAT_SECONDS", 0.0)
     start = runtime.HeartbeatSender.start
 
     def start_and_end(self):

@@ -20,10 +20,8 @@ from fedkin.events import OnEvent
 from fedkin.models.named import model_for
 from fedkin.numerics.simplex import check_cap
 from fedkin.training.alone import FEWEST_OWN_ROWS, OwnRows, add_ones
+from fedkin.training.refit import MOST_PARAMETERS
 from fedkin.types import LearningTask, Points
-
-MOST_PARAMETERS = 600
-"""The largest model: the center solves systems of this size for the model trained alone."""
 
 
 def check_owner_rows(count: int, folds: int = 5) -> None:

@@ -94,6 +94,8 @@ class Advice:
         """The verdict's reason and how sure it is, in a sentence or two."""
         if self.verdict == "join":
             first = "Learning with the others predicts your cases better than your own rows alone."
+            if self.gain.low <= 0:
+                first += " It is the better bet, but no certainty."
         elif self.verdict == "alone":
             first = "Your own rows alone predict your cases better than learning with the others."
         else:

@@ -1,4 +1,4 @@
-"""Messages to nodes and back over Flower's Grid, with a shorter interval between requests for replies."""
+"""Messages to nodes and back over Flower's Grid, which answers as soon as there is a reply."""
 
 import logging
 import time
@@ -34,7 +34,8 @@ class Messenger:
     Args:
         grid: Flower's connection to the nodes.
         patience: Seconds to wait for an answer; a node that takes longer is treated as missing.
-        interval: Seconds between two requests for replies; Flower's own interval is three.
+        interval: The fewest seconds between two requests for replies when the first has found none. The
+            SuperLink lets such a request wait for a reply; Flower's own interval is three.
     """
 
     grid: Grid
@@ -79,13 +80,16 @@ class Messenger:
                 replies[node] = Response(None, "it is not connected", silent=True)
         deadline = time.monotonic() + patience
         while waiting:
+            begin, found = time.monotonic(), False
             for message in self.grid.pull_messages(list(waiting)):
+                found = True
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
                     replies[node] = _read(message, largest)
             if not waiting or time.monotonic() > deadline:
                 break
-            time.sleep(self.interval)
+            if not found:
+                time.sleep(max(0.0, self.interval - (time.monotonic() - begin)))
         return replies
 
 

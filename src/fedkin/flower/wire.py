@@ -9,28 +9,27 @@ One message may carry what several owners ask for (docs/everyone.md). `owners` t
 what belongs to owner 3 is called `3.…`, such as `3.key`, `3.part` and `3.train.task`. So are its arrays, and
 its part of the answer. `orders` says what the node is to copy or forget of what it remembers for owners.
 
-A request is a `ConfigRecord` named `request`, with all numbers and texts, and an `ArrayRecord` named
-`vectors`. An answer is a `ConfigRecord` named `answer` and an `ArrayRecord` named `vectors`: the replies to
-`train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An error is Flower's
-own `Error`, with one of the codes below. Arrays are sent in NumPy's format without pickling: nothing that
-arrives is ever executed. Flower makes several objects of every array and fetches them singly, so many
-arrays are sent as one: the array `packed` has them one after the other, and the value `packed` their names
-and shapes.
+A request is a `ConfigRecord` named `request`, with all numbers and texts; an answer is one named `answer`:
+the replies to `train` are numbers such as `train.number.loss` and arrays such as `train.vector.point`. An
+error is Flower's own `Error`, with one of the codes below. Flower makes several objects of an array, so all
+arrays of a message are in one value: `arrays` has their names, types and shapes, such as
+`0=f4:650,1=f4:3x650`, and `content` has their numbers, one array after the other, in little-endian order.
+Nothing that arrives is ever executed.
 """
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from io import BytesIO
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
-FORMAT = 3
+FORMAT = 4
 """The version of the format; a message of another version is refused."""
 
 DESCRIBE, JOIN, EXCHANGE = "describe", "join", "exchange"
@@ -69,11 +68,11 @@ MOST_MODELS = 1_000
 """How many models there may be: their numbers are below this, and so is the length of a list of numbers.
 It bounds what a center can make a node remember."""
 
-PACKED = "packed"
-"""The name of the array that has many others in it, and of the value with their names and shapes."""
+ARRAYS, CONTENT = "arrays", "content"
+"""The names of the values with the names, types and shapes of all arrays, and with their numbers."""
 
-MOST_SEPARATE = 8
-"""More arrays than this are sent as one."""
+DESCRIPTION = re.compile(r"([^,=]+)=([fiu][1248]|b1):([0-9]{1,9}(?:x[0-9]{1,9})?|)")
+"""How an array is described: its name, the type of its numbers, and its shape."""
 
 OWNERS, PART = "owners", "part"
 """The numbers of the owners in a message, and the part of the node that an owner asks."""
@@ -225,22 +224,25 @@ def read_key(written: Value | None) -> jax.Array:
 
 
 def pack(kind: str, parcel: Parcel) -> RecordDict:
-    """Put a parcel into records; `kind` is `request` or `answer`."""
+    """Put a parcel into a record; `kind` is `request` or `answer`."""
     values: dict[str, Any] = {"format": FORMAT, **parcel.values}
-    vectors = {name: np.asarray(array) for name, array in parcel.vectors.items()}
-    if len(vectors) > MOST_SEPARATE and len({array.dtype for array in vectors.values()}) == 1:
-        values[PACKED] = ",".join(f"{name}={_shape(array)}" for name, array in vectors.items())
-        vectors = {PACKED: np.concatenate([array.ravel() for array in vectors.values()])}
-    return RecordDict(
-        {
-            kind: ConfigRecord(values),
-            "vectors": ArrayRecord({name: Array(array) for name, array in vectors.items()}),
-        }
-    )
+    if parcel.vectors:
+        arrays = {name: np.asarray(array) for name, array in parcel.vectors.items()}
+        described = [_describe(name, array) for name, array in arrays.items()]
+        values[ARRAYS] = ",".join(described)
+        values[CONTENT] = b"".join(_little_endian(array).tobytes() for array in arrays.values())
+    return RecordDict({kind: ConfigRecord(values)})
 
 
-def _shape(array: np.ndarray) -> str:
-    return "x".join(map(str, array.shape))
+def _describe(name: str, array: np.ndarray) -> str:
+    written = f"{name}={array.dtype.str[1:]}:{'x'.join(map(str, array.shape))}"
+    if DESCRIPTION.fullmatch(written) is None:
+        raise ValueError(f"{written[:80]!r} cannot be sent")
+    return written
+
+
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
@@ -254,15 +256,20 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
     Raises:
         RefusedError: If they are not a parcel of that kind.
     """
-    if set(content) != {kind, "vectors"}:
+    if set(content) != {kind}:
         raise RefusedError(
-            Refusal.INVALID, f"expected the records {kind} and vectors, got {sorted(content)[:5]}"
+            Refusal.INVALID, f"expected the record {kind} and no other, got {sorted(content)[:5]}"
         )
-    record, arrays = content[kind], content["vectors"]
-    if not isinstance(record, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-        raise RefusedError(Refusal.INVALID, f"{kind} and vectors are not records of that kind")
+    record = content[kind]
+    if not isinstance(record, ConfigRecord):
+        raise RefusedError(Refusal.INVALID, f"{kind} is not a record of numbers and texts")
+    numbers = record.get(CONTENT, b"")
+    if not isinstance(numbers, bytes):
+        raise RefusedError(Refusal.INVALID, f"{CONTENT!r} is not the content of arrays")
     values: dict[str, Value] = {}
     for name, value in record.items():
+        if name == CONTENT:
+            continue
         if isinstance(value, list):
             if len(value) > MOST_MODELS or not all(type(each) is float for each in value):
                 raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is not a list of numbers")
@@ -276,56 +283,41 @@ def unpack(kind: str, content: RecordDict, largest: int) -> Parcel:
             Refusal.INVALID,
             f"not a message of format {FORMAT}: do both sides run the same version of fedkin?",
         )
-    if PACKED in values:
-        return Parcel(values, _read_packed(values.pop(PACKED), arrays, largest))
-    return Parcel(
-        values, {name: _read_array(name, array, largest) for name, array in arrays.items()}
-    )
+    return Parcel(values, _read_arrays(values.pop(ARRAYS, ""), numbers, largest))
 
 
-def _read_packed(written: Value, arrays: ArrayRecord, largest: int) -> dict[str, np.ndarray]:
-    """Divide an array into those that it was made of."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def _read_arrays(written: Value, content: bytes, largest: int) -> dict[str, np.ndarray]:
+    """Read the arrays of a message, after their description has shown how much there must be."""
+    described: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
     for each in read_names(written):
-        name, _, shape = each.partition("=")
-        lengths = shape.split("x")
-        if name in shapes or not all(part.isdecimal() and len(part) < 10 for part in lengths):
-            raise RefusedError(Refusal.INVALID, f"{each[:50]!r} is not the shape of an array")
-        shapes[name] = tuple(map(int, lengths))
-        if len(lengths) > 2 or math.prod(shapes[name]) > largest:
-            raise RefusedError(Refusal.INVALID, f"the array {name[:50]!r} is too large")
-    ends = np.cumsum([math.prod(shape) for shape in shapes.values()], dtype=np.int64)
-    if list(arrays) != [PACKED] or not shapes:
-        raise RefusedError(Refusal.INVALID, f"expected the array {PACKED}, and nothing else")
-    whole = _read_array(PACKED, arrays[PACKED], int(ends[-1]))
-    if whole.shape != (ends[-1],):
-        raise RefusedError(Refusal.INVALID, "packed arrays are cut off or too long")
-    parts = np.split(whole, ends[:-1])
-    return {
-        name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
-
-
-def _read_array(name: str, array: Array, largest: int) -> np.ndarray:
-    """Read an array, after its header has shown that it is not too large."""
-    try:
-        file = BytesIO(array.data)
-        version = np.lib.format.read_magic(file)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, _, dtype = read(file)
-    except Exception:
-        raise RefusedError(Refusal.INVALID, f"{name[:50]!r} is not an array") from None
-    entries = math.prod(shape)
-    if dtype.kind not in "fiub" or len(shape) > 2 or not 0 <= entries <= largest:
+        found = DESCRIPTION.fullmatch(each)
+        if found is None or found[1] in described:
+            raise RefusedError(Refusal.INVALID, f"{each[:50]!r} does not describe an array")
+        shape = tuple(int(length) for length in found[3].split("x") if length)
+        if math.prod(shape) > largest:
+            raise RefusedError(
+                Refusal.INVALID,
+                f"{found[1][:50]!r} is an array of shape {shape}: expected a vector, or one per "
+                f"model, of at most {largest} numbers",
+            )
+        described[found[1]] = (_dtype(found[2]), shape)
+    expected = sum(dtype.itemsize * math.prod(shape) for dtype, shape in described.values())
+    if len(content) != expected:
         raise RefusedError(
             Refusal.INVALID,
-            f"{name[:50]!r} is an array of type {dtype} and shape {shape}: expected a vector, or one per "
-            f"model, of at most {largest} numbers",
+            f"the arrays are cut off or too long: {len(content)} bytes, not {expected}",
         )
-    if len(array.data) - file.tell() != entries * dtype.itemsize:
-        raise RefusedError(Refusal.INVALID, f"the array {name[:50]!r} is cut off or too long")
-    file.seek(0)
-    return np.load(file, allow_pickle=False)
+    arrays, begin = {}, 0
+    for name, (dtype, shape) in described.items():
+        entries = math.prod(shape)
+        flat = np.frombuffer(content, dtype, entries, begin)
+        arrays[name] = flat.reshape(shape).astype(dtype.newbyteorder("="))  # a copy of its own
+        begin += entries * dtype.itemsize
+    return arrays
+
+
+def _dtype(written: str) -> np.dtype:
+    try:
+        return np.dtype(f"<{written}")
+    except TypeError:  # such as f1
+        raise RefusedError(Refusal.INVALID, f"there are no numbers of type {written!r}") from None

@@ -19,7 +19,7 @@ from fedkin.training.alone import (
 from fedkin.training.folds import draw_folds
 from fedkin.training.keys import refit_key
 from fedkin.training.problem import Problem, TrainedRun
-from fedkin.training.refit import can_refit, refit
+from fedkin.training.refit import refit, refits_cheaply
 from fedkin.training.runner import RunState
 
 MOST_PARAMETERS = 400
@@ -86,7 +86,7 @@ def _with_first_weights(problem: Problem, state: RunState) -> list[tuple[str, fl
     if np.allclose(first, 1 / nodes, atol=1e-4):
         return [("equal", start.validation.loss, start.validation.accuracy)]
     found = [("prior", start.validation.loss, start.validation.accuracy)]
-    if isinstance(problem.federation, SimulatedFederation) and can_refit(problem.center):
+    if isinstance(problem.federation, SimulatedFederation) and refits_cheaply(problem.center):
         equal = np.full(nodes, 1 / nodes)
         key = refit_key(problem.seed)
         theta = jnp.asarray(state.kept_theta)

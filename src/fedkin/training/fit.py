@@ -28,7 +28,7 @@ from fedkin.training.comparison import warning as beaten_by_alone
 from fedkin.training.history import to_row
 from fedkin.training.keys import refit_key
 from fedkin.training.problem import Problem, TrainedRun, cap_in, simulation
-from fedkin.training.refit import can_refit, owner_share
+from fedkin.training.refit import owner_share, refits_cheaply
 from fedkin.training.refit import refit as train_again
 from fedkin.training.result import Result
 from fedkin.training.runner import Budget, Evaluation
@@ -259,7 +259,7 @@ def fit(
     result = make_result(problem, trained, columns=arrays.columns)
     if recalibrate:
         return recalibrated(problem, result)
-    possible = chosen.weighs_nodes and can_refit(problem.center)
+    possible = chosen.weighs_nodes and refits_cheaply(problem.center)
     return put_rows_back(problem, result, rows) if refit or (refit is None and possible) else result
 
 

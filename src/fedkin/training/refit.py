@@ -2,7 +2,7 @@ r"""After the weights are chosen: the owner's rows join as a node, and the model
 
 The model minimizes :math:`(1 - v) \sum_k w_k L_k + v L_0` with :math:`v = n_0 / (n_0 + n_w)`, where
 :math:`n_w = 1 / \sum_k w_k^2 / n_k` is what the weighted nodes' rows are worth. An exchange brings the nodes'
-gradient and Hessian; the owner's are at hand. For linear models of moderate size.
+gradient and Hessian; the owner's are at hand. For linear models of at most 600 parameters.
 """
 
 import jax
@@ -17,6 +17,9 @@ from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT
 from fedkin.models.base import LinearModel
 from fedkin.types import Key, Vector
 
+MOST_PARAMETERS = 600
+"""Of a model that is refitted: nodes send its Hessian, and the center solves systems of this size."""
+
 MOST_STEPS = 12
 DONE = 1e-7
 """The Newton decrement at which the model is trained."""
@@ -27,9 +30,14 @@ the loss is another one."""
 
 
 def can_refit(center: Center) -> bool:
-    """Tell whether a model can be refitted: linear, and small enough for its Hessian."""
+    """Tell whether a model can be refitted: linear, with a Hessian that can be sent."""
     objective = center.objective
-    return isinstance(objective.model, LinearModel) and is_small(objective)
+    return isinstance(objective.model, LinearModel) and objective.size <= MOST_PARAMETERS
+
+
+def refits_cheaply(center: Center) -> bool:
+    """Tell whether a refit sends no more than steps of Newton's method, and so needs no asking for."""
+    return can_refit(center) and is_small(center.objective)
 
 
 def owner_share(weights: np.ndarray, rows: np.ndarray, own: int) -> float:
@@ -62,7 +70,8 @@ def refit(
     """
     if not can_refit(center):
         raise InputError(
-            "refit is for linear models (logistic, ridge) of moderate size: leave it out"
+            "refit is for linear models (logistic, ridge) of at most "
+            f"{MOST_PARAMETERS} parameters: leave it out"
         )
     basis = curvature_basis(center.objective)
     sent = jnp.asarray(weights, jnp.result_type(float))

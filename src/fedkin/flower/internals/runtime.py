@@ -1,9 +1,11 @@
 """A worker's connection to its SuperNode: tasks come in, answers go out.
 
-This is what Flower's own `flwr-clientapp` does for one message. Here it serves a process that stays.
+This is what Flower's own `flwr-clientapp` does for one message. Here it serves a process that stays, and a
+message comes and goes whole (`node_bundles.py`).
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +16,21 @@ from flwr.common.constant import SubStatus
 from flwr.common.serde import context_from_proto, message_from_proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.node_pb2 import Node
+from flwr.proto.recorddict_pb2 import BytesList
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
+    AcquireTaskResponse,
+    PullAppMessagesResponse,
+    PullTaskInputResponse,
 )
 from flwr.supercore.auth import load_superexec_auth_secret
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    iterate_object_tree,
+)
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import (
     inflate_object_from_contents,
@@ -34,15 +42,21 @@ from flwr.supercore.interceptors import (
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.retry import make_simple_http_retry_invoker
-from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
+
+from fedkin.flower.internals.bundles import object_ids
+from fedkin.flower.internals.bundling_clients import BundlingClient
+from fedkin.flower.internals.node_bundles import TAKE
 
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 """The only call that needs the secret; all others need the token of their task."""
 
+HEARTBEAT_SECONDS = 5.0
+"""How long a message is answered before the first heartbeat: Flower would send one for every message, and
+gives a task up when it has not heard from it for much longer."""
 FETCH_SECONDS = 600.0
-"""How long the parts of a message may take to arrive."""
+"""How long the parts of a message may take to arrive that have not come with it."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 1.0
 """When a part that has not arrived yet is asked for again. Flower's own first wait is a whole second."""
 
@@ -58,6 +72,12 @@ class WorkItem:
     number: int
     token: str
     """Proves to the SuperNode that the message was assigned to this worker."""
+    memory: PullTaskInputResponse
+    """The node's memory of the run, and its owner's configuration."""
+    pulled: PullAppMessagesResponse
+    """The message without its content."""
+    parts: tuple[bytes, ...]
+    """The objects that the message is made of; none if not all were there."""
 
 
 class Delivery:
@@ -68,21 +88,28 @@ class Delivery:
         envelope: The message without its content; an error can be sent in reply to it.
     """
 
-    def __init__(self, client: RuntimeHttpClient, item: WorkItem) -> None:
+    def __init__(self, client: BundlingClient, item: WorkItem) -> None:
         self._client = client
         self._item = item
-        self.context: Context = context_from_proto(
-            client.PullTaskInput(PullTaskInputRequest()).context
+        self.context: Context = context_from_proto(item.memory.context)
+        self._tree: ObjectTree = item.pulled.message_object_trees[0]
+        self.envelope = _with_id(
+            message_from_proto(item.pulled.messages_list[0]), self._tree.object_id
         )
-        pulled = client.PullMessages(PullAppMessagesRequest())
-        self._tree: ObjectTree = pulled.message_object_trees[0]
-        self.envelope = _with_id(message_from_proto(pulled.messages_list[0]), self._tree.object_id)
 
     def fetch(self) -> Message:
-        """Fetch the parts of the message; the app that comes with it is left where it is.
+        """Put the parts of the message together; the app that comes with it is left where it is.
 
-        Does what Flower's `pull_task_input` does, with shorter waits and without the app.
+        If they were not all there when the message was assigned, they are fetched singly, as Flower's
+        `pull_task_input` does, with shorter waits and without the app.
         """
+        contents = {get_object_id(part): part for part in self._item.parts}
+        if not contents.keys() >= set(object_ids([self._tree])):
+            contents = self._fetch_singly()
+        message = cast(Message, inflate_object_from_contents(self._tree.object_id, contents))
+        return _with_id(message, self._tree.object_id)
+
+    def _fetch_singly(self) -> dict[str, bytes]:
         node, run = Node(node_id=self.context.node_id), self.context.run_id
         contents = pull_objects(
             [part.object_id for part in iterate_object_tree(self._tree)],
@@ -96,8 +123,7 @@ class Delivery:
                 node=node, run_id=run, message_object_id=self._tree.object_id
             )
         )
-        message = cast(Message, inflate_object_from_contents(self._tree.object_id, contents))
-        return _with_id(message, self._tree.object_id)
+        return contents
 
     def take_identity(self) -> None:
         """Let this process make messages in the name of this task.
@@ -108,13 +134,27 @@ class Delivery:
         TaskIdentity.node_id = self.context.node_id
 
     def send(self, reply: Message) -> None:
-        """Send an answer."""
+        """Send an answer, together with the objects that it is made of."""
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        objects = get_all_nested_objects(reply).values()
+        self._client.outgoing = [each.deflate() for each in objects]
         push_message(self._client, reply, self.context)
 
     def finish(self, failure: str | None = None) -> None:
         """Hand the node's memory back and report the task as completed, or why it failed."""
         status = SubStatus.COMPLETED if failure is None else SubStatus.FAILED
         push_task_output(self._client, self.context, status, failure or "")
+
+
+class WorkerClient(BundlingClient):
+    """Flower's client of a worker, with whole messages."""
+
+    def take(self, request: AcquireTaskRequest) -> list[bytes]:
+        """Wait for work; return Flower's answers to the requests for it, and the objects of the message."""
+        found = self._unary_unary(
+            path=TAKE, rpc_method=ACQUIRE_TASK, request=request, response_type=BytesList
+        )
+        return list(found.vals)
 
 
 class SuperNodeConnection:
@@ -140,28 +180,38 @@ class SuperNodeConnection:
         self._client = self._connect(*interceptors)
 
     def next_work_item(self) -> WorkItem | None:
-        """Ask for a message; return None if there is none."""
-        request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        response = self._client.AcquireTask(request)
-        if not (response.HasField("task") and response.token):
+        """Wait for a message; return None if there is none after a while."""
+        found = self._client.take(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+        acquired = AcquireTaskResponse.FromString(found[0])
+        if not (acquired.HasField("task") and acquired.token):
             return None
-        return WorkItem(response.task.task_id, response.token)
+        return WorkItem(
+            acquired.task.task_id,
+            acquired.token,
+            PullTaskInputResponse.FromString(found[1]),
+            PullAppMessagesResponse.FromString(found[2]),
+            tuple(found[3:]),
+        )
 
     @contextlib.contextmanager
     def deliver(self, item: WorkItem) -> Iterator[Delivery]:
         """Open a delivery, with a heartbeat until it is closed."""
         client = self._connect(RuntimeTokenHttpInterceptor(item.token))
         heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        heartbeat.start()
+        begin = threading.Timer(HEARTBEAT_SECONDS, heartbeat.start)
+        begin.daemon = True
+        begin.start()
         try:
             yield Delivery(client, item)
         finally:
-            with contextlib.suppress(RuntimeError):  # raised if the heartbeat has ended by itself
+            begin.cancel()
+            begin.join()
+            with contextlib.suppress(RuntimeError):  # raised if it has not begun, or has ended
                 heartbeat.stop()
             client.close()
 
-    def _connect(self, *interceptors: Interceptor) -> RuntimeHttpClient:
-        return RuntimeHttpClient.from_server_address(
+    def _connect(self, *interceptors: Interceptor) -> WorkerClient:
+        return WorkerClient.from_server_address(
             server_address=self._address,
             insecure=True,
             root_certificates=None,

@@ -14,7 +14,7 @@ Flower's can serve it without the gate. If Flower opens a port of its own, it do
 The runs are started here too (`RunStarter`), not by Flower's SuperExec: that puts the token of a task on the
 command line, which every account of the machine can read, and notices after a minute that a program has died.
 
-This file is run by its path and imports nothing of fedkin (see `internals/__init__.py`).
+This file is run by its path and imports nothing of fedkin but `bundles.py` (see `internals/__init__.py`).
 """
 
 import argparse
@@ -285,6 +285,8 @@ def main() -> None:
     )
     from flwr.superlink.main import create_app
 
+    from fedkin.flower.internals.bundles import Bundles
+
     # Nobody may take a run over the network: this process starts them, and forgets the secret for it.
     config = replace(
         _parse_superlink_lifespan_config(),
@@ -301,8 +303,9 @@ def main() -> None:
     threading.Thread(target=starter.watch, daemon=True).start()
     # The peer's own address decides: no header may change it. Nodes ask for messages many times per
     # minute, which is not worth a line in the log each time.
+    whole = Bundles(application, application.state.linkstate_factory.state)
     uvicorn.run(
-        Gate(application, token, own_listening_ports),
+        Gate(whole, token, own_listening_ports),
         host=config.host,
         port=config.port,
         ssl_keyfile=config.ssl_keyfile,
@@ -310,6 +313,7 @@ def main() -> None:
         log_config=get_uvicorn_log_config(console_handler.level),
         proxy_headers=False,
         access_log=False,
+        timeout_graceful_shutdown=1,  # nodes that wait for messages are not waited for
         lifespan="on",  # without it, nothing would check the ports
     )
 

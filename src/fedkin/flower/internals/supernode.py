@@ -1,13 +1,14 @@
 """Flower's SuperNode with fedkin's own worker: a program with the options of `flower-supernode`.
 
-It differs from `flower-supernode` in three ways. It says why it cannot talk to the SuperLink, where
+It differs from `flower-supernode` in four ways. It says why it cannot talk to the SuperLink, where
 `flower-supernode` tries again for ever without a reason. The work is done by `worker.py`, which runs
-fedkin's own code and nothing that the SuperLink sends along; the worker is started here, started again if it
-ends, and known by a secret that is new at each start. And where Flower's SuperNode sleeps for three seconds
-when there is no message, which would slow down every synchronization, this one asks again soon, and
-less often when nothing has arrived for a while.
+fedkin's own code and nothing that the SuperLink sends along; the worker is started here, started again if
+it ends, and known by a secret that is new at each start. Where Flower's SuperNode sleeps for three seconds
+when there is no message, and for half a second while there is no answer, which would slow down every
+synchronization, this one leaves a request waiting at the SuperLink and its main thread at a mailbox. And
+messages go whole (`bundles.py`, `node_bundles.py`).
 
-This file is run by its path and imports nothing of fedkin (see `internals/__init__.py`).
+This file is run by its path and imports nothing else of fedkin (see `internals/__init__.py`).
 """
 
 import argparse
@@ -26,11 +27,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-BUSY_SECONDS = 0.2
-"""Seconds between two requests for a message while a run is active."""
-IDLE_SECONDS = 3.0
-"""The same when nothing has arrived for `IDLE_AFTER_SECONDS`."""
-IDLE_AFTER_SECONDS = 120.0
+SHORTEST_SECONDS = 0.2
+"""A SuperLink lets a request for a message wait; if one answers sooner that there is none, it is asked no
+more often than this."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds before a worker that has ended is started again; the pause doubles each time."""
 
@@ -143,13 +142,12 @@ def until_received(
     """Return a `receive` that asks until there is a message."""
 
     def wait() -> Received:
-        begin = clock()
         while True:
+            begin = clock()
             message = receive()
             if message is not None:
                 return message
-            idle = clock() - begin > IDLE_AFTER_SECONDS
-            sleep(IDLE_SECONDS if idle else BUSY_SECONDS)
+            sleep(max(0.0, SHORTEST_SECONDS - (clock() - begin)))
 
     return wait
 
@@ -206,6 +204,27 @@ def ask_until_received() -> Callable[[], bool]:
     return connected.is_set
 
 
+def move_whole_messages() -> None:
+    """Make Flower's SuperNode move messages whole, between the SuperLink and the worker.
+
+    Flower has no option for it, so the application that it serves, its client, and how it starts are wrapped.
+    """
+    from fedkin.flower.internals.bundling_clients import bundling_fleet_client
+    from fedkin.flower.internals.node_bundles import Mailbox, NodeBundles
+
+    mailbox = Mailbox()
+    connection: Any = import_module("flwr.supernode.fleet_http_connection")
+    connection.FleetHttpClient = bundling_fleet_client(mailbox.contents, mailbox.arrived)
+    server: Any = import_module("flwr.supernode.main")
+    create = server.create_app
+
+    def create_app(state_factory: Any, **options: Any) -> NodeBundles:
+        mailbox.watch(state_factory.state())
+        return NodeBundles(create(state_factory=state_factory, **options), mailbox)
+
+    server.create_app = create_app
+
+
 def main() -> None:
     """Run `flower-supernode`, together with a worker."""
     from flwr.supernode.cli.flower_supernode import flower_supernode
@@ -222,6 +241,7 @@ def main() -> None:
         sys.exit(f"error: {problem}")
     os.umask(0o077)  # the node's memory of runs is its owner's alone
     start_worker(own.port, own.superexec_auth_secret_file)
+    move_whole_messages()
     was_connected = ask_until_received()
     try:
         flower_supernode()

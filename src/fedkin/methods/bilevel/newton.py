@@ -428,8 +428,12 @@ class NewtonBilevel:
 
 
 def _without_rounding(weights: np.ndarray) -> np.ndarray:
-    """Clear what a step to the very bound leaves by rounding; such a node would be asked for nothing."""
-    return np.where(weights < ROUNDING, 0.0, weights)
+    """Clear what a step to the very bound leaves by rounding; such a node would be asked for nothing.
+
+    Over many steps that would add up, so the sum is made 1 again.
+    """
+    cleared = np.where(weights < ROUNDING, 0.0, weights)
+    return cleared / cleared.sum()
 
 
 def _products(task: Task, directions: Vector, weights: np.ndarray) -> WeightedSum:

@@ -1,0 +1,194 @@
+"""Whole messages between a SuperNode and its worker, and no waiting by asking again and again.
+
+`NodeBundles` stands before the application that a SuperNode serves for its worker, as `bundles.Bundles`
+does at a SuperLink. A worker asks at `TAKE` and is answered when there is work: with the message, its
+objects, and the node's memory. `Mailbox` is what both sides of a SuperNode's process share: the part that
+talks to the SuperLink says when a message has arrived, and waits there for the answer.
+
+This file is imported by programs that do not compute, and imports nothing of fedkin but `bundles`.
+"""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+from flwr.common.constant import Status
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskResponse,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+)
+from flwr.supernode.servicer.runtime import runtime_handlers
+
+from fedkin.flower.internals.bundles import (
+    DISPATCH,
+    Answer,
+    Application,
+    Receive,
+    Scope,
+    Send,
+    ask,
+    bundle,
+    dispatch,
+    object_ids,
+    read_body,
+    unbundle,
+    wait_for,
+)
+
+TAKE = "/v1/runtime/take"
+"""Where a worker waits for work."""
+ACQUIRE = "/v1/runtime/acquire-task"
+"""Flower's own path for that."""
+WORKER_SECONDS = 5.0
+"""The longest that a worker's request is kept waiting."""
+LOOK_SECONDS = 0.5
+"""How often both sides look whether there is something that nobody has told them of."""
+COMPLETE_SECONDS = 1.0
+"""How long a message may take to be stored after its work was announced; later parts are fetched singly."""
+
+
+class Mailbox:
+    """What a SuperNode's main thread and the server of its worker tell each other."""
+
+    def __init__(self) -> None:
+        self._state: Any = None
+        self._answered = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrived: asyncio.Event | None = None
+
+    @property
+    def state(self) -> Any:
+        """Flower's record of the node's messages."""
+        assert self._state is not None
+        return self._state
+
+    def watch(self, state: Any) -> None:
+        """Let Flower wait for an answer here: it would look twice a second."""
+        self._state = state
+        look = state.get_messages_legacy
+
+        def get_messages(**options: Any) -> Any:
+            while True:
+                with self._answered:
+                    found = look(**options)
+                    if found or options.get("is_reply") is not True:
+                        return found
+                    self._answered.wait(LOOK_SECONDS)
+
+        state.get_messages_legacy = get_messages
+
+    def contents(self, tree: ObjectTree) -> list[bytes]:
+        """Return those objects of an answer that are there."""
+        found = (self.state.object_store.get(number) for number in object_ids([tree]))
+        return [content for content in found if content]
+
+    def arrived(self) -> None:
+        """Say that a message has arrived; called by the main thread."""
+        loop, event = self._loop, self._arrived
+        if loop is not None and event is not None:
+            loop.call_soon_threadsafe(event.set)
+
+    def answered(self) -> None:
+        """Say that there is an answer; called by the server."""
+        with self._answered:
+            self._answered.notify_all()
+
+    def news(self) -> asyncio.Event:
+        """Return what the server waits for; called by the server."""
+        if self._arrived is None:
+            self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
+        return self._arrived
+
+
+class NodeBundles:
+    """An ASGI application: a SuperNode's own, with whole messages.
+
+    Args:
+        application: Flower's application.
+        mailbox: What it shares with the SuperNode's main thread.
+    """
+
+    def __init__(self, application: Application, mailbox: Mailbox) -> None:
+        self._application = application
+        self._mailbox = mailbox
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request for a whole message; pass all others on."""
+        ways = {TAKE: self._take, DISPATCH: self._dispatch}
+        way = ways.get(scope.get("path", "")) if scope["type"] == "http" else None
+        if way is None:
+            await self._application(scope, receive, send)
+            return
+        body = await read_body(receive)
+        answer = None if body is None else await way(scope, body, receive)
+        if answer is not None:
+            await answer.send(send)
+
+    async def _take(self, scope: Scope, body: bytes, receive: Receive) -> Answer | None:
+        """Answer the worker when there is work, or after a while.
+
+        A worker proves who it is once per request, so Flower is asked once: when there seems to be work.
+        """
+        deadline, news = time.monotonic() + WORKER_SECONDS, self._mailbox.news()
+        while not self._has_work() and (left := deadline - time.monotonic()) > 0:
+            news.clear()
+            if not await wait_for(news, receive, min(left, LOOK_SECONDS)):
+                return None
+        answer = await ask(self._application, scope, ACQUIRE, body)
+        if answer.status == 200:
+            acquired = AcquireTaskResponse.FromString(answer.body)
+            parts: list[bytes] = []
+            if acquired.HasField("task") and acquired.token:
+                parts = await asyncio.to_thread(self._parts, acquired)
+            answer.body = bundle([answer.body, *parts])
+        return answer
+
+    def _has_work(self) -> bool:
+        return bool(self._mailbox.state.get_tasks(statuses=[Status.PENDING]))
+
+    def _parts(self, acquired: AcquireTaskResponse) -> list[bytes]:
+        """Return the node's memory, the message, and its objects if all are there."""
+        state, task = self._mailbox.state, acquired.task
+        memory = runtime_handlers.pull_task_input(PullTaskInputRequest(), state, task)
+        memory.ClearField("fab")  # a worker runs fedkin's own code
+        deadline = time.monotonic() + COMPLETE_SECONDS
+        while True:
+            pulled = runtime_handlers.pull_messages(PullAppMessagesRequest(), state, task)
+            if pulled.messages_list or time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        contents: list[bytes] = []
+        if pulled.messages_list:
+            tree = pulled.message_object_trees[0]
+            contents = self._contents(acquired, tree, deadline)
+            if contents:
+                confirm = ConfirmMessageReceivedRequest(message_object_id=tree.object_id)
+                runtime_handlers.confirm_message_received(confirm, state, task)
+        return [memory.SerializeToString(), pulled.SerializeToString(), *contents]
+
+    def _contents(
+        self, acquired: AcquireTaskResponse, tree: ObjectTree, deadline: float
+    ) -> list[bytes]:
+        """Return the objects of a message; none if they do not arrive soon."""
+        contents = []
+        for number in object_ids([tree]):
+            request = PullObjectRequest(object_id=number)
+            while True:
+                found = runtime_handlers.pull_object(request, self._mailbox.state, acquired.task)
+                if found.object_available:
+                    break
+                if time.monotonic() > deadline:
+                    return []
+                time.sleep(0.005)
+            contents.append(found.object_content)
+        return contents
+
+    async def _dispatch(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
+        """Take the worker's answer."""
+        first, *objects = unbundle(body)
+        answer, _ = await dispatch(self._application, scope, first, objects, self._mailbox.state)
+        self._mailbox.answered()
+        return answer
