@@ -140,10 +140,10 @@ def add_masks(
         secrets: The secrets that it shares with the others, by their numbers.
         label: A digest of everything that describes the sum.
     """
-    masked = words.astype("<u8").ravel()
+    masked = words.astype("<u8").ravel()  # a copy
     for peer in members:
         if peer > own:
-            masked = masked + stream(secrets[peer], label, masked.size)
+            masked += stream(secrets[peer], label, masked.size)
         elif peer < own:
-            masked = masked - stream(secrets[peer], label, masked.size)
+            masked -= stream(secrets[peer], label, masked.size)
     return masked.reshape(words.shape)
