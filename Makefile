@@ -19,7 +19,7 @@ THEORY ?= fedkin-theory
 BENCH_ARGUMENTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow flower check docs browser bench convergence theory reproduce compare leaderboard clean
+.PHONY: help demo test slow flower check docs browser release bench convergence theory reproduce compare leaderboard clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -34,12 +34,16 @@ $(VENV)/.base: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable '.[dev,flower,torch]'
+	$(INSTALL) --editable '.[cluster,dev,flower,privacy,torch]'
 	@touch $@ $(VENV)/.base
 
 $(VENV)/.bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[bench]'
 	@touch $@ $(VENV)/.base
+
+$(VENV)/.release: $(VENV)/.dev
+	$(INSTALL) --editable '.[release]'
+	@touch $@
 
 demo: $(VENV)/.base  ## the main job on embedded data, in under a minute
 	$(BIN)/fedkin demo
@@ -66,6 +70,12 @@ flower: $(VENV)/.dev  ## the long tests of a real federation, half an hour or mo
 
 docs: $(VENV)/.dev  ## the documentation site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/site/build.py --out site
+
+# Each half begins with a look at the tree, since tests and docs must not change it.
+release: $(VENV)/.release  ## wheel and sdist in dist/, with everything checked; uploads nothing
+	$(BIN)/python scripts/release.py check
+	$(MAKE) test docs
+	$(BIN)/python scripts/release.py build
 
 browser:  ## Chromium for the tests of report.html, where apt-get can install it
 	scripts/install-browser.sh

@@ -2,7 +2,6 @@
 
 import re
 
-import pandas as pd
 import pytest
 
 from documents import (
@@ -14,6 +13,8 @@ from documents import (
     run_examples,
     write_tables,
 )
+from fedkin.report.style import method_title
+from reproduction.leaderboard.board import Board
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("tutorial-*.md"))]
 LIVE = ("demo", "federation", "watch")
@@ -43,19 +44,12 @@ def test_a_wrong_number_is_noticed():
 
 
 def test_the_comparison_is_that_of_the_leaderboard():
-    titles = {
-        "pFedGraph": "pfedgraph",
-        "Local-train (no federation)": "local",
-        "Bi-level (fedkin's default)": "bilevel",
-        "FedAvg with fine-tuning": "finetune",
-        "FedAvg": "fedavg",
-    }
-    rows = pd.read_csv(ROOT / "reproduction" / "leaderboard" / "results" / "d-hospitals.csv")
-    means = rows.groupby("method")[["accuracy", "worst"]].mean().round(3)
-    said = {
-        name: (float(mean), float(worst))
-        for name, mean, worst in re.findall(
-            r"^\| (.+) \| (0\.\d+) \| (0\.\d+) \|$", (ROOT / "README.md").read_text("utf-8"), re.M
-        )
-    }
-    assert said == {title: tuple(means.loc[method]) for title, method in titles.items()}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    ranks = Board().mean_ranks()
+    titles = {method_title(str(method)): method for method in ranks.index}
+    rows = re.findall(r"^\| (.+?) \| ([\d. |]+) \| \w+ \|$", readme, re.M)
+    assert len(rows) == 5
+    for title, numbers in rows:
+        own = ranks.loc[titles[title]]
+        assert numbers.split(" | ") == [f"{own[block]:.1f}" for block in ranks]
+    assert [titles[title] for title, _ in rows[:4]] == ranks.index[:4].tolist()

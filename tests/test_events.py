@@ -19,7 +19,15 @@ from fedkin.events import (
 )
 
 EVENTS = [
-    RunStarted(run="a", method="bilevel", nodes=("north", "south"), resumed_after=3),
+    RunStarted(
+        run="a",
+        method="bilevel",
+        nodes=("north", "south"),
+        resumed_after=3,
+        most_steps=20,
+        most_synchronizations=400,
+        parameters={"cap": 0.5, "prior": None},
+    ),
     StepDone(
         run="a",
         step=1,
@@ -30,6 +38,7 @@ EVENTS = [
         validation_loss=0.5,
         validation_accuracy=0.75,
         weights=(0.25, 0.75),
+        absent=("south",),
     ),
     Warned(run="a", message="south did not answer"),
     GroupsTrained(done=3, most=63),

@@ -17,14 +17,18 @@ PUBLIC_FLOWER = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
 EXPERIMENTAL_JAX = {"compilation.py"}
 """Executables and the cache of compiled code have no other interface."""
 
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {"PIL": "pillow", "mlflow": "mlflow-skinny", "sklearn": "scikit-learn"}
 """By name of import, where the name of the distribution is another."""
 
 EXTRAS = {
-    "flower": (FLOWER, "cli/federation"),
+    "flower": (FLOWER, "cli/federation", "federation/secure/"),
     "data": ("data/",),
     "flax": ("models/flax_modules.py",),
+    "cluster": ("studies/cluster.py",),
+    "mlflow": ("tracking/with_mlflow.py",),
     "onnx": ("training/onnx_export.py",),
+    "privacy": ("federation/privacy.py",),
+    "tensorboard": ("tracking/with_tensorboard.py",),
     "torch": ("models/torch_", "nodes/torch_", "federation/torch_", "training/onnx_export.py"),
 }
 """Where the packages of an extra may be imported: code that runs only where the extra is installed."""

@@ -3,7 +3,9 @@
 import ast
 import subprocess
 import sys
+import tarfile
 import zipfile
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,72 @@ def test_nothing_in_the_package_imports_the_laboratory():
                 imported.add(node.module.split(".")[0])
     assert {"jax", "fedkin"} <= imported
     assert not imported & {"reproduction", "benchmarks"}
+
+
+@pytest.fixture(scope="module")
+def release():
+    spec = spec_from_file_location("release", ROOT / "scripts" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def distributions(release, tmp_path_factory):
+    return release.build(tmp_path_factory.mktemp("dist"))
+
+
+def test_neither_distribution_has_data_tests_or_results(release, distributions, tmp_path):
+    release.check_content(*distributions)
+    with tarfile.open(distributions[1]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"src/fedkin/__init__.py", "src/fedkin_start.py", "README.md", "CHANGELOG.md"} <= names
+    stray = tmp_path / "stray.whl"
+    stray.write_bytes(distributions[0].read_bytes())
+    with zipfile.ZipFile(stray, "a") as archive:
+        archive.writestr("fedkin/patients.csv", "age\n51\n")
+    with pytest.raises(release.ReleaseError, match=r"fedkin/patients\.csv"):
+        release.check_content(stray, distributions[1])
+
+
+def test_an_index_would_take_both_distributions(release, distributions):
+    pytest.importorskip("twine", reason="needs the extra release")
+    release.check_metadata(*distributions)
+
+
+def test_version_changelog_and_citation_must_agree(release, tmp_path):
+    (tmp_path / "src" / "fedkin").mkdir(parents=True)
+    texts = {
+        "src/fedkin/version.py": '__version__ = "1.2.3"\n',
+        "CHANGELOG.md": "# Changelog\n\n## 1.2.3 (2026-11-19)\n",
+        "CITATION.cff": "version: 1.2.3\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    assert release.check_version(tmp_path) == "1.2.3"
+    for name, old, new, words in (
+        ("CITATION.cff", "1.2.3", "1.2.4", "differ"),
+        ("CHANGELOG.md", "1.2.3 (2026-11-19)", "Unreleased", "CHANGELOG.md names no released"),
+        ("src/fedkin/version.py", "1.2.3", "1.2.3.dev0", "version.py names no released"),
+    ):
+        (tmp_path / name).write_text(texts[name].replace(old, new))
+        with pytest.raises(release.ReleaseError, match=words):
+            release.check_version(tmp_path)
+        (tmp_path / name).write_text(texts[name])
+
+
+def test_a_tree_with_changes_is_not_released(release, tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    release.check_tree(tmp_path)
+    (tmp_path / "new.py").write_text("")
+    with pytest.raises(release.ReleaseError, match=r"commit these first:\n\?\? new.py"):
+        release.check_tree(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_the_demo_in_a_bare_environment(release, distributions):
+    shown = release.try_in_bare_environment(distributions[0], constraints=ROOT / "constraints.txt")
+    assert "report: " in shown
+    assert "bilevel" in shown.lower() or "Bi-level" in shown

@@ -82,9 +82,14 @@ class Board:
         return len(self.of(cell, method))
 
     def mean(self, cell: Cell, method: str, column: str = "accuracy") -> float:
-        """Return a mean over seeds; NaN if there are none."""
+        """Return a mean over seeds; NaN if there are none, or if a run diverged."""
         own = self.of(cell, method)
-        return float(own[column].mean()) if len(own) else float("nan")
+        return float(own[column].mean(skipna=False)) if len(own) else float("nan")
+
+    def diverged(self, cell: Cell, method: str) -> int:
+        """Return how many seeds of a method diverged in a cell."""
+        own = self.of(cell, method)
+        return int(own["accuracy"].isna().sum()) if len(own) else 0
 
     def deviation(self, cell: Cell, method: str) -> float:
         """Return the standard deviation of the accuracy over seeds; NaN if there are fewer than two."""
@@ -108,11 +113,14 @@ class Board:
         return [cell for cell in self.cells if cell.block == block and not cell.is_reference]
 
     def ranks(self, cell: Cell) -> Any:
-        """Return the rank of every method in a cell by its mean accuracy; equal ones share a rank."""
+        """Return the rank of every method in a cell by its mean accuracy; equal ones share a rank.
+
+        Methods of which a run diverged come last.
+        """
         means: Any = pd.Series(
             {method: round(self.mean(cell, method), 4) for method in self.methods}
         )
-        return means.rank(ascending=False, method="average")
+        return means.rank(ascending=False, method="average", na_option="bottom")
 
     def mean_ranks(self) -> Any:
         """Return mean ranks: a row per method, a column per block with complete cells, and `all`.
@@ -140,10 +148,26 @@ class Board:
         others = {
             method: self.mean(cell, method)
             for method in self.methods
-            if method != OURS and self.count(cell, method)
+            if method != OURS and self.count(cell, method) and not self.diverged(cell, method)
         }
         best = max(others, key=lambda method: others[method])
         return self.mean(cell, OURS) - others[best], best
+
+    def paired(self, cells: list[Cell], method: str) -> tuple[float, float]:
+        """Return how far Bi-level is ahead of a method on the same cells and seeds, and the standard error.
+
+        Runs that diverged, of either, are left out.
+        """
+        differences = []
+        for cell in cells:
+            mine, theirs = (
+                self.of(cell, each).set_index("seed")["accuracy"] for each in (OURS, method)
+            )
+            differences += (mine - theirs).dropna().tolist()
+        if len(differences) < 2:
+            return float("nan"), float("nan")
+        error = np.std(differences, ddof=1) / np.sqrt(len(differences))
+        return float(np.mean(differences)), float(error)
 
     def reference(self, cell: Cell) -> Cell:
         """Return the federation without the bad nodes of a cell."""

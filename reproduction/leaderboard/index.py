@@ -7,8 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from fedkin.events import EVENTS_FILE
 from fedkin.report.reading import Run, read_record
 from fedkin.studies.config import RunConfig, StudyConfig, with_settings
+from fedkin.studies.store import read_config
 from reproduction.leaderboard.plan import RESULTS
 
 KEY = ["cell", "method", "seed"]
@@ -26,7 +28,7 @@ COLUMNS = [
     "run",
 ]
 """`owners` has the accuracy of every owner; `bad_weight` is the weight of bad nodes together; `run` is the
-checksum of what decides the run."""
+checksum of what decides the run. A run that diverged has no accuracy."""
 
 
 def table_path(name: str) -> Path:
@@ -51,10 +53,29 @@ def add_rows(name: str, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def collect(name: str, store: Path) -> int:
-    """Add the finished runs of a store to the table of its study; return how many they are."""
-    runs = read_record(store).runs
-    add_rows(name, (row_of(run) for run in runs))
-    return len(runs)
+    """Add the runs of a store that have ended to the table of its study; return how many they are."""
+    rows = [row_of(run) for run in read_record(store).runs]
+    directories = sorted((store / "runs").iterdir())
+    rows += [row_of_diverged(path) for path in directories if has_diverged(path)]
+    add_rows(name, rows)
+    return len(rows)
+
+
+def has_diverged(directory: Path) -> bool:
+    """Tell whether the last that happened to a run is that its training diverged."""
+    events = directory / EVENTS_FILE
+    if (directory / "finished.json").exists() or not events.exists():
+        return False
+    last = json.loads(events.read_text(encoding="utf-8").splitlines()[-1])
+    return last["event"] == "failed" and "diverged" in last["reason"]
+
+
+def row_of_diverged(directory: Path) -> dict[str, Any]:
+    """Return the row of a run that diverged: no accuracy, no cost."""
+    config = read_config(directory)
+    row = {"cell": config.cell, "method": config.method, "seed": config.seed}
+    row |= {"settings": json.dumps(config.settings, sort_keys=True), "owners": "[]"}
+    return dict.fromkeys(COLUMNS) | row | {"run": _checksum(directory.name)}
 
 
 def row_of(run: Run) -> dict[str, Any]:

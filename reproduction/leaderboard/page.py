@@ -54,6 +54,7 @@ def text(board: Board) -> str:
         ours=OURS,
         findings=(plan.DIRECTORY / FINDINGS).read_text(encoding="utf-8").strip(),
         ranks=rank_table(board),
+        leads=lead_table(board),
         summaries=[
             summary(board, block) | {"text": summary_text(summary(board, block))}
             for block in plan.BLOCKS
@@ -106,6 +107,22 @@ def rank_table(board: Board) -> str:
         for method, row in ranks.iterrows()
     ]
     return markdown(["method", *blocks, "all blocks", "firsts", "sees of single nodes"], rows)
+
+
+def lead_table(board: Board) -> str:
+    """Return how far Bi-level is ahead of each method, run by run, in each block and its standard error."""
+    blocks = [block for block in plan.BLOCKS if board.ranked(block)]
+    rows = []
+    for method in board.methods:
+        if method == OURS or not blocks:
+            continue
+        leads = [board.paired(board.ranked(block), method) for block in blocks]
+        rows.append([method_title(method), *(_with_error(*lead) for lead in leads)])
+    return markdown(["method", *blocks], rows) if rows else ""
+
+
+def _with_error(value: float, error: float) -> str:
+    return "–" if np.isnan(value) else f"{signed(value)} ± {number(error)}"
 
 
 def overall(board: Board) -> dict[str, Any]:
@@ -209,6 +226,8 @@ def _entry(board: Board, cell: Cell, method: str, best: float, *, worst: bool) -
     seeds = board.count(cell, method)
     if not seeds:
         return "–"
+    if diverged := board.diverged(cell, method):
+        return f"diverged ({diverged} of {seeds} seeds)"
     mean, deviation = board.mean(cell, method), board.deviation(cell, method)
     entry = number(mean)
     if round(mean, 4) == round(best, 4):

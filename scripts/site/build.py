@@ -78,7 +78,7 @@ def main() -> None:
         status = subprocess.run(command, check=False).returncode
     if status:
         sys.exit(status)
-    print(f"written to {out}")  # noqa: T201
+    print(f"written to {out}")
 
 
 def copy_pages(target: Path) -> None:

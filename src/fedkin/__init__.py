@@ -19,7 +19,12 @@ if _TYPE_CHECKING:
     from fedkin.methods.base import Method
     from fedkin.methods.bilevel.hypergradient import AdjointSolver, register_solver
     from fedkin.methods.bilevel.method import Bilevel
-    from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver, NeumannSeries
+    from fedkin.methods.bilevel.solvers import (
+        ConjugateGradients,
+        LocalSvrgSolver,
+        NeumannSeries,
+        OwnHessian,
+    )
     from fedkin.methods.bilevel.theory import TheoryBilevel
     from fedkin.methods.ditto.center import Ditto
     from fedkin.methods.fedavg import FedAvg
@@ -29,6 +34,9 @@ if _TYPE_CHECKING:
     from fedkin.models.named import register_model
     from fedkin.numerics.simplex import project_capped_simplex
     from fedkin.studies.store import results
+    from fedkin.tracking.base import Tracker
+    from fedkin.tracking.with_mlflow import MLflowTracker
+    from fedkin.tracking.with_tensorboard import TensorBoardTracker
     from fedkin.training.collaboration import Collaboration
     from fedkin.training.fit import fit
     from fedkin.training.fit_all import fit_all
@@ -54,13 +62,17 @@ _PLACES = {
     "InputError": "errors",
     "LocalSvrgSolver": "methods.bilevel.solvers",
     "LocalTraining": "methods.local",
+    "MLflowTracker": "tracking.with_mlflow",
     "Method": "methods.base",
     "NeumannSeries": "methods.bilevel.solvers",
+    "OwnHessian": "methods.bilevel.solvers",
     "OwnerSplit": "estimators",
     "PFedMe": "methods.pfedme.center",
     "Problem": "training.problem",
     "Result": "training.result",
+    "TensorBoardTracker": "tracking.with_tensorboard",
     "TheoryBilevel": "methods.bilevel.theory",
+    "Tracker": "tracking.base",
     "__version__": "version",
     "advise": "advice.advise",
     "contributions": "valuation.contributions",
@@ -91,13 +103,17 @@ __all__ = [
     "InputError",
     "LocalSvrgSolver",
     "LocalTraining",
+    "MLflowTracker",
     "Method",
     "NeumannSeries",
+    "OwnHessian",
     "OwnerSplit",
     "PFedMe",
     "Problem",
     "Result",
+    "TensorBoardTracker",
     "TheoryBilevel",
+    "Tracker",
     "__version__",
     "advise",
     "contributions",

@@ -74,6 +74,11 @@ class _FederatedEstimator(BaseEstimator):
         task = "classification" if classes else "regression"
         l2 = DEFAULT_L2 if self.l2 is None else self.l2
         if sites is None:
+            if self.owner is not None:
+                raise InputError(
+                    f"owner is {self.owner!r}, and no row says whose it is: give sites, the site of each row "
+                    "(in a pipeline, with set_fit_request(sites=True)), or leave owner out"
+                )
             rows = OwnRows(add_ones(inputs), labels, task, classes or 1)
             counts = np.full(rows.total, 1 / rows.total)
             loss = PenalizedLoss(rows, counts, np.full(rows.inputs.shape[1], l2))

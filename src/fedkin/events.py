@@ -7,7 +7,7 @@ processes append their events to a file, one JSON object per line, and `EventRea
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,6 +21,12 @@ EVENTS_FILE = "events.jsonl"
 def events_beside(out: Path) -> Path:
     """Return the file of events of a run whose results are to be written to `out`."""
     return out.with_name(f"{out.name}.{EVENTS_FILE}")
+
+
+def hidden_events_beside(out: Path) -> Path:
+    """Return the file of events that is there only while a command on this machine writes `out`."""
+    out = out.resolve()
+    return out.with_name(f".{out.name}.{EVENTS_FILE}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +49,12 @@ class RunStarted(Event):
     nodes: tuple[str, ...]
     resumed_after: int | None = None
     """The outer steps that a checkpoint already has; None for a new run."""
+    most_steps: int | None = None
+    """The limit of outer steps, if there is one; a run may end before."""
+    most_synchronizations: int | None = None
+    """The limit of synchronizations, if there is one."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """What the method runs with, as plain JSON values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +73,8 @@ class StepDone(Event):
     test_accuracy: float | None = None
     weights: tuple[float, ...] | None = None
     """One weight per node, in the order of `RunStarted.nodes`; None where nodes have no weights."""
+    absent: tuple[str, ...] = ()
+    """The nodes that are missing or dropped at the end of the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +140,21 @@ def from_json(plain: dict[str, Any]) -> Event | None:
         if name in known
     }
     return kind(**values)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it; what has no such form becomes text.
+
+    >>> plain({"cap": 0.5, "prior": (1, None), "solver": complex(1, 2)})
+    {'cap': 0.5, 'prior': [1, None], 'solver': '(1+2j)'}
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return str(value)
 
 
 def append_event(path: Path, event: Event) -> None:

@@ -37,6 +37,32 @@ def check_printable(name: str, whose: str = "a name") -> str:
     return name
 
 
+def in_plain_words(message: str) -> str:
+    """Return what pydantic or Typer says about a value in words that every reader knows.
+
+    >>> in_plain_words("Input should be greater than 0"), in_plain_words("Field required")
+    ('must be greater than 0', 'is missing: add it')
+    >>> in_plain_words("'half' is not a valid float."), in_plain_words("0 is not in the range x>=1.")
+    ("'half' is not a number.", '0 must be at least 1.')
+    >>> in_plain_words("9 is not in the range 1<=x<=4.")
+    '9 must be from 1 to 4.'
+    """
+    for found, words in PLAIN_WORDS:
+        message = re.sub(found, words, message)
+    return message
+
+
+PLAIN_WORDS = (
+    (r"^Value error, ", ""),
+    (r"^Input should be", "must be"),
+    (r"^Field required$", "is missing: add it"),
+    (r"is not a valid float( range)?\b", "is not a number"),
+    (r"is not a valid int(eger)?( range)?\b", "is not a whole number"),
+    (r"is not in the range x>=(\S+?)(?=\.?$)", r"must be at least \1"),
+    (r"is not in the range (\S+?)<=x<=(\S+?)(?=\.?$)", r"must be from \1 to \2"),
+)
+
+
 def closest_name(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that the user may have meant.
 

@@ -78,7 +78,7 @@ def test_the_options_choose_score_weights_and_orders(command, files):
     [
         (["--orders", 8], "--orders changes nothing without --contributions"),
         (["--contributions", "--orders", 7], "--orders must be even"),
-        (["--contributions", "--orders", 2], "is not in the range x>=4"),
+        (["--contributions", "--orders", 2], "2 must be at least 4"),
         (
             ["--contributions", "--contribution-score", "acuracy"],
             "'acuracy' is unknown; did you mean accuracy?",

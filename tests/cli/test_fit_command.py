@@ -247,7 +247,10 @@ MISTAKES = {
     "no rows": ([*NEIGHBORS, "--node=norows.csv", *CENTER], "no rows"),
     "corrupt parquet": ([*NEIGHBORS, "--node=bad.parquet", *CENTER], "damaged"),
     "wrong label": ([*NEIGHBORS, "--validation=own.csv", "--label=outcom"], "'outcome'?"),
-    "missing column": ([*NEIGHBORS, "--node=nosex.csv", *CENTER], "missing on node 'nosex'"),
+    "missing column": (
+        [*NEIGHBORS, "--node=nosex.csv", *CENTER, "--strict"],
+        "missing on node 'nosex'",
+    ),
     "text for numbers": ([*NEIGHBORS, "--node=text.csv", *CENTER], "text on node 'text'"),
     "unknown label": ([*NEIGHBORS, "--node=typo.csv", *CENTER], "'yess' is on node 'typo'"),
     "one class": (
@@ -323,7 +326,7 @@ def test_mistakes_in_predict(fedkin, fitted):
     assert Path("p.csv").read_text() == "mine"
     assert "no directory" in message("r", "test.csv", "--out=deep/p.csv")
     pd.read_csv("test.csv").rename(columns={"age": "Age"}).to_csv("new.csv", index=False)
-    assert "no column 'age'; did you mean 'Age'?" in message("r", "new.csv")
+    assert "has the column 'Age', and the model 'age'" in message("r", "new.csv")
     pd.read_csv("test.csv").assign(pressure="high").to_csv("new.csv", index=False)
     assert "'pressure' has 'high' in line 2" in message("r", "new.csv")
     model = Path("r", result_directory.MODEL)

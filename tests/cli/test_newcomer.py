@@ -106,7 +106,7 @@ def test_the_same_is_refused_whatever_the_question(refused, command, write, aske
     write(a=lambda each: each.assign(patient=[f"P{i}" for i in range(len(each))]))
     assert "identifies them" in refused(*asked)
     write(b=lambda each: each.drop(columns="age"))
-    assert "column 'age' is missing on node 'b'" in refused(*asked)
+    assert "column 'age' is missing on node 'b'" in refused(*asked, "--strict")
     assert "4294967296" in refused(*asked, "--seed", str(2**32))
     single = [part for part in asked if part not in ("b.csv", "c.csv")]
     pairs = zip(single, [*single[1:], ""], strict=True)
@@ -126,6 +126,15 @@ def test_a_large_seed_and_predict_on_no_rows(refused, command, write, tmp_path):
     assert command(*options()).status == 0
     (tmp_path / "none.csv").write_text("age,sex\n")
     assert "has column names but no rows" in refused("predict", "out", "none.csv")
+
+
+def test_too_little_memory_is_said_in_one_line(refused, write, monkeypatch):
+    def exhausted(*_):
+        raise MemoryError
+
+    write()
+    monkeypatch.setattr("fedkin.cli.fit.gather", exhausted)
+    assert "memory of this machine is exhausted" in refused(*options())
 
 
 def test_a_hint_is_given_once(refused):

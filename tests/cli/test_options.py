@@ -212,3 +212,14 @@ def test_progress_is_never_read_from_log_lines():
         assert "log.txt" not in text
         if path.relative_to(source).parts[0] in ("cli", "studies", "training"):
             assert re.search(r"re\.(compile|search|match|fullmatch|findall)\(", text) is None, path
+
+
+def test_every_argument_and_option_is_explained():
+    """Typer 0.20 loses the help of arguments with click 8.4 and later."""
+    silent = [
+        (*path, parameter.name)
+        for path, each in commands(whole_command_line())
+        for parameter in each.params
+        if not parameter.help and not getattr(parameter, "hidden", False)
+    ]
+    assert silent == []

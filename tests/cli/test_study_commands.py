@@ -26,6 +26,20 @@ def study(tmp_path):
         (["typo.toml", "--out", "r"], "unknown key metod; did you mean method?"),
         (["method.toml", "--out", "r"], "'fedprox' is unknown"),
         (["data.toml", "--out", "r"], "digitz"),
+        (
+            ["study.toml", "--out", "r", "--cluster", "here"],
+            "'here' is neither local nor an address",
+        ),
+        (["study.toml", "--out", "r", "--cluster", "ray://host"], "is neither local nor"),
+        (["study.toml", "--out", "r", "--cluster", "ray://host:many"], "is neither local nor"),
+        (
+            ["study.toml", "--out", "r", "--cluster", "http://host:10001"],
+            "such as ray://HOST:10001",
+        ),
+        (
+            ["study.toml", "--out", "r", "--cluster", "ray://127.0.0.1:1"],
+            "nobody answers at ray://127",
+        ),
     ],
 )
 def test_mistakes_in_run(refused, study, tmp_path, arguments, message):

@@ -32,12 +32,19 @@ OWN = table(
     RANDOM.integers(1, 30, ROWS),
 )
 SUMMARY = summarize(OWN, "outcome")
-AGREED = merge_with_judges({"bern": SUMMARY}, {}, "outcome").model_dump()
+AGREED = merge_with_judges({"bern": SUMMARY}, {}, "outcome").preprocessing.model_dump()
 
 
-def check(agreed=AGREED, own=SUMMARY, missing=None, label="outcome", parts=None):
+def check(agreed=AGREED, own=SUMMARY, missing=None, label="outcome", parts=None, strict=False):
     summaries = {"summary": own} | (parts or {})
-    check_agreement(Preprocessing.model_validate(agreed), summaries, label, missing or {}, LARGEST)
+    check_agreement(
+        Preprocessing.model_validate(agreed),
+        summaries,
+        label,
+        missing or {},
+        LARGEST,
+        strict=strict,
+    )
 
 
 def changed(name, **more):
@@ -95,6 +102,18 @@ def test_what_honest_nodes_agree_on_passes():
 def test_what_they_cannot_have_agreed_on_does_not(agreed, words):
     with pytest.raises(InputError, match=words):
         check(agreed)
+
+
+def test_a_column_that_the_node_lacks_is_missing_there_unless_its_owner_is_strict():
+    column = {"kind": "numeric", "name": "weight", "mean": 70.0, "standard_deviation": 9.0}
+    lacking = AGREED | {"columns": [*AGREED["columns"], column]}
+    check(lacking)
+    matrix = transform(OWN, Preprocessing.model_validate(lacking))
+    assert not matrix[:, -1].any()
+    with pytest.raises(InputError, match="no column 'weight' here"):
+        check(lacking, strict=True)
+    with pytest.raises(InputError, match="none of the columns"):
+        check(AGREED | {"columns": [column]})
 
 
 def test_the_label_is_never_a_feature():
@@ -161,7 +180,7 @@ def test_the_bound_is_that_of_the_worst_honest_federation():
         return summarize(Table("t", columns, np.arange(len(ages)), "row"), "outcome")
 
     one = summary(far)
-    agreed = merge_with_judges({"far": one, "rest": summary(elsewhere)}, {}, "outcome")
+    agreed, _ = merge_with_judges({"far": one, "rest": summary(elsewhere)}, {}, "outcome")
     (age,) = [column for column in agreed.columns if column.name == "age"]
     assert ((10_000.5 - age.mean) / age.standard_deviation) ** 2 == pytest.approx(99, rel=1e-3)
     check_agreement(agreed, {"summary": one}, "outcome", {}, LARGEST)

@@ -103,7 +103,7 @@ def test_own_images_and_own_setting(fedkin, parquet_set: Path, tmp_path: Path) -
         (["data", "show", "digits", "--setting", "5"], "no setting 5: choose 1, 2, 3 or 4"),
         (["data", "show", "digits", "--setting", "two"], "must be 1, 2, 3, 4 or a .toml file"),
         ([*SHOW, "--target", "min"], "choose one of minority, majority"),
-        ([*SHOW, "--seed", "-3"], "-3 is not in the range"),
+        ([*SHOW, "--seed", "-3"], "-3 must be from 0 to"),
         ([*SHOW, "--seed", "x"], "Invalid value for '--seed'"),
         ([*SHOW, "--train-size", "0"], "at least one image"),
         ([*SHOW, "--minority-nodes", "0", "--majority-nodes", "0"], "at least one is needed"),

@@ -138,7 +138,7 @@ def test_groups_of_a_file(tmp_path: Path):
 
 FILES = {
     "unknown key": (OWN.replace("rotation", "rotaton"), r"groups\.1\.rotaton: Unexpected keyword"),
-    "no points": (OWN.replace("points_per_node = 20", ""), "points_per_node: Field required"),
+    "no points": (OWN.replace("points_per_node = 20", ""), "points_per_node: is missing"),
     "odd angle": (OWN.replace("90", "45"), r"groups\.1.*rotation"),
     "not a permutation": (OWN.replace("1 = 0", "1 = 2"), "same labels on both sides"),
     "sum": (OWN.replace("[0.5, 0.5, 0]", "[0.5, 0.4, 0]"), "sum to 0.9, not 1"),

@@ -372,7 +372,7 @@ def test_own_setting_from_toml(tmp_path: Path, coded_source) -> None:
         ("[2]]", '["b"]]', r"merged_classes.1.0: .*integer"),
         ("{ 0 = 2, 2 = 0 }", "{ 0 = 2 }", r"permutation must have the same labels"),
         ("{ 0 = 2, 2 = 0 }", "{ 0 = 2, 2 = 2 }", r"permutation must have the same labels"),
-        ("train_size = 50", "", r"train_size: Field required"),
+        ("train_size = 50", "", r"train_size: is missing"),
         ("train_size = 50", "train_size = 0", r"train_size: .*greater than 0"),
         ("rotation = true", "rotations = true", r"rotations: Extra inputs are not permitted"),
         ("rotation = true", "rotation = ", r"not valid TOML"),

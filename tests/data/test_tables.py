@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from fedkin.data import tables
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
 
@@ -141,6 +142,17 @@ def test_every_bad_file_is_named_and_explained(tmp_path, case):
         read(tmp_path, content, name=name)
     assert "node 'a'" in str(caught.value)
     assert name in str(caught.value)
+
+
+def test_rows_are_packed_in_blocks_without_a_trace(tmp_path, monkeypatch):
+    content = "x,c,late\n" + "".join(f"{row},é{row % 3},{row}\n" for row in range(6)) + ",?,06a\n"
+    whole = read(tmp_path, content)
+    monkeypatch.setattr(tables._PackedRecords, "BLOCK", 3)
+    blocks = read(tmp_path, content)
+    for name, values in whole.columns.items():
+        np.testing.assert_array_equal(blocks.columns[name], values)
+    assert blocks.columns["late"].tolist() == ["0", "1", "2", "3", "4", "5", "06a"]
+    assert blocks.positions.tolist() == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_missing_file_suggests_a_near_name(tmp_path):

@@ -16,6 +16,11 @@ from fedkin.flower.launch import Node, Server, superlink_command, supernode_comm
 
 APP = Path(fedkin.flower.__file__).parent / "app"
 BIN = Path(sys.executable).parent
+SABOTAGED = """
+from fedkin.flower.internals import supernode
+supernode.WORKER = "flower.saboteur"
+supernode.main()
+"""
 TESTS = Path(__file__).parents[1]
 SOURCE = Path(fedkin.__file__).resolve().parents[1]
 
@@ -75,23 +80,18 @@ class Processes:
         file.parent.mkdir(exist_ok=True)
         lines = [f"{key} = {_toml(value)}" for key, value in {"name": name, **settings}.items()]
         file.write_text("\n".join(lines))
-        if sabotage is None and not bare:
-            self.start(name, *supernode_command(Node(link, port, file, authority=None)))
+        if bare:
+            command = [BIN / "flower-supernode", "--insecure", "--superlink", link, "--port", port]
+            command += ["--node-config", file, "--isolation", "subprocess"]
+            self.start(name, *command)
             return
-        command = [BIN / "flower-supernode", "--insecure", "--superlink", link, "--port", port]
-        command += ["--node-config", file, "--isolation", "subprocess" if bare else "process"]
-        self.start(name, *command)
-        if sabotage is not None:
-            self.wait_for_port(port)
-            worker = [
-                sys.executable,
-                "-m",
-                "flower.saboteur",
-                "--parent-pid",
-                self.started[name].pid,
-            ]
-            worker += ["--runtime-api-address", f"127.0.0.1:{port}"]
-            self.start(f"{name}-worker", *worker, SABOTAGE=sabotage)
+        command = supernode_command(Node(link, port, file, authority=None))
+        if sabotage is None:
+            self.start(name, *command)
+        else:
+            script = command.index("-P") + 1
+            command[script : script + 1] = ["-c", SABOTAGED]
+            self.start(name, *command, SABOTAGE=sabotage)
 
     def control(self):
         return connect(f"127.0.0.1:{self.port}", None, self.token)

@@ -93,7 +93,7 @@ def simulated(tables, label="outcome", task="classification", **settings):
             whole, label, [VALIDATION, TEST], SEED, stratify=task == "classification"
         )
         parts[name] = OwnersTables(rest, validation, test)
-    owners, _ = federate_owners(parts, label, task)
+    owners = federate_owners(parts, label, task).nodes
     return fedkin.fit_all(
         {name: tuple(own.train) for name, own in owners.items()},
         validations={name: tuple(own.validation) for name, own in owners.items()},
@@ -295,7 +295,7 @@ def connected(nodes, tmp_path):
     nodes, described = job._nodes(
         messenger, KeptRuns.of_result(tmp_path / "map", "0"), resume=False
     )
-    return job._connect(messenger, nodes, described, job._agree(described))
+    return job._connect(messenger, nodes, described, job._agree(described).preprocessing)
 
 
 def test_owners_that_part_get_what_each_would_get_alone(tables, tmp_path):

@@ -10,8 +10,8 @@ import fedkin
 from fedkin.data.summaries import TableSummary
 from fedkin.data.table_federation import federate
 from fedkin.data.tables import read_table
-from fedkin.errors import InputError
-from fedkin.events import EventReader
+from fedkin.errors import FedkinError, InputError
+from fedkin.events import EventReader, Warned
 from fedkin.flower import wire
 from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.loading import load_job
@@ -99,6 +99,41 @@ def test_tables_over_flower_give_what_fit_gives(tables, tmp_path):
     rows = pd.read_csv(tmp_path / "result" / "weights.csv").set_index("node").rows
     assert rows.to_dict() == {"a": 60, "b": 75, "c": 64}
     assert not list(tmp_path.glob("*.checkpoint.npz"))
+
+
+def test_a_column_that_a_node_lacks_counts_as_missing(tables, tmp_path):
+    """As in `fedkin fit`: the node takes part with zeros, and the result says so."""
+    whole = pd.read_csv(tables["b"])
+    lost = next(name for name in whole.columns if name != "outcome")
+    whole.drop(columns=lost).to_csv(tables["b"], index=False)
+    job = load_job(write_job(tmp_path))
+    job.carry_out(Messenger(grid(tables)), tmp_path / "result", resume=False)
+    result = fedkin.load(tmp_path / "result" / "model.fedkin")
+    assert result.warnings[0].startswith(f"node 'b' has no column '{lost}': it counts as missing")
+    events = EventReader(tmp_path / "result.events.jsonl").new()
+    assert [each.message for each in events if isinstance(each, Warned)] == list(result.warnings)
+    together = federate(
+        {name: read_table(path, name) for name, path in tables.items()},
+        read_table(tmp_path / "own.csv", "own"),
+        None,
+        "outcome",
+    )
+    expected = fedkin.fit(
+        together.nodes, together.validation, classes=2, steps=3, rounds=4, solver_iterations=4
+    )
+    assert result.weights == pytest.approx(expected.weights, rel=1e-4, abs=1e-5)
+
+
+def test_strict_jobs_and_strict_nodes_refuse_tables_that_differ(tables, tmp_path):
+    whole = pd.read_csv(tables["b"])
+    lost = next(name for name in whole.columns if name != "outcome")
+    whole.drop(columns=lost).to_csv(tables["b"], index=False)
+    job = load_job(write_job(tmp_path, "strict = true"))
+    with pytest.raises(InputError, match=f"'{lost}' is missing on node 'b'"):
+        job.carry_out(Messenger(grid(tables)), tmp_path / "result", resume=False)
+    job = load_job(write_job(tmp_path))
+    with pytest.raises(FedkinError, match="b cannot take part"):
+        job.carry_out(Messenger(grid(tables, strict=True)), tmp_path / "other", resume=False)
 
 
 def test_a_job_on_tables_reports_its_events_beside_the_result(tables, tmp_path):

@@ -28,6 +28,7 @@ CASES = {
     "bilevel-cg": ("bilevel", {"solver": "cg", "solver_iterations": 3}),
     "bilevel-svrg": ("bilevel", {"solver": "svrg"}),
     "bilevel-neumann": ("bilevel", {"solver": "neumann", "solver_iterations": 3}),
+    "bilevel-own": ("bilevel", {"solver": "own"}),
     "bilevel-adaptive": ("bilevel", {"solver": "cg", "outer": "adaptive", "solver_iterations": 2}),
     "bilevel-accelerated": (
         "bilevel",

@@ -6,8 +6,14 @@ from scipy.optimize import minimize
 
 import fedkin
 from federations import classification_nodes, problem, regression_nodes
+from fedkin.errors import InputError
 from fedkin.methods.bilevel.hypergradient import AdjointSystem
-from fedkin.methods.bilevel.solvers import ConjugateGradients, LocalSvrgSolver, NeumannSeries
+from fedkin.methods.bilevel.solvers import (
+    ConjugateGradients,
+    LocalSvrgSolver,
+    NeumannSeries,
+    OwnHessian,
+)
 from fedkin.methods.local_svrg.center import LocalSvrg
 from fedkin.models.linear import Logistic, Ridge
 
@@ -137,3 +143,24 @@ def test_a_solve_that_no_step_size_saves_ends_with_an_error():
     solve = LocalSvrgSolver(training=LocalSvrg(0.1, period=2, rounds=2))
     with pytest.raises(fedkin.DivergedError, match="γ_h"):
         solve(system_of(made, theta, jnp.full(theta.shape, jnp.nan)))
+
+
+def test_the_owners_hessian_is_exact_where_the_weighted_nodes_have_the_owners_rows():
+    nodes, own = classification_nodes((25, 31), classes=2)
+    made = problem(Logistic(l2=0.3), [own, nodes[1]], own, batch_size=40)
+    exact, weights = Exact(made), np.array([1.0, 0.0])
+    theta = jnp.asarray(exact.solve(weights))
+    _, target = made.center.loss_and_gradient(theta)
+    system = AdjointSystem(
+        made.federation, jnp.asarray(weights), theta, target, jax.random.key(0), made.center
+    )
+    found = OwnHessian(damping=0.0, iterations=60)(system)
+    np.testing.assert_allclose(found.gradient, exact.hypergradient(weights), rtol=1e-3, atol=1e-5)
+    assert found.cost.synchronizations == 1
+
+
+def test_the_owners_hessian_needs_the_owner():
+    made = MODELS["ridge"]()
+    theta = jnp.zeros(made.objective.size)
+    with pytest.raises(InputError, match="owner's rows"):
+        OwnHessian(damping=0.0, iterations=5)(system_of(made, theta, theta))

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from browser import Browser, find_browser
 
+from browser import Browser, find_browser
 from fedkin.report import html
 from fedkin.report.reading import read_record
 from stores import invent_study, study

@@ -10,7 +10,7 @@ import pytest
 from fedkin.methods.registry import METHODS
 from reproduction.leaderboard import index, plan
 from reproduction.leaderboard.board import OURS, Board
-from reproduction.leaderboard.index import COLUMNS, known_runs, make_row
+from reproduction.leaderboard.index import COLUMNS, has_diverged, known_runs, make_row
 from reproduction.leaderboard.page import FINDINGS, PAGE, claims, missing_lines, summary, text
 
 
@@ -38,6 +38,9 @@ def test_every_row_belongs_to_the_plan(real):
         assert set(rows["cell"]) <= planned
         assert set(rows["method"]) <= set(real.methods)
         assert not rows.duplicated(index.KEY).any()
+        diverged = rows["owners"] == "[]"
+        assert rows.loc[diverged, "accuracy"].isna().all()
+        rows = rows[~diverged]
         owners = [json.loads(each) for each in rows["owners"]]
         np.testing.assert_allclose(rows["accuracy"], [np.mean(each) for each in owners], atol=1e-4)
         np.testing.assert_allclose(rows["worst"], [min(each) for each in owners], atol=1e-4)
@@ -131,6 +134,32 @@ def test_ranks_firsts_and_leads():
     page = text(board)
     assert "4 complete cells of" in page
     assert "**1.010**" not in page
+
+
+def test_a_run_that_diverged_counts_as_the_last_place_and_is_shown():
+    def accuracy(cell, method, seed):
+        return np.nan if (method, seed) == ("tawt", plan.SEEDS[0]) else 0.5 + 0.1 * (method == OURS)
+
+    board = invented("c-digits", accuracy)
+    (cell,) = board.ranked()
+    assert board.ranks(cell)["tawt"] == len(board.methods)
+    assert board.ranks(cell)[OURS] == 1
+    assert board.paired([cell], "tawt") == pytest.approx((0.1, 0))
+    assert f"diverged (1 of {len(plan.SEEDS)} seeds)" in text(board)
+
+
+def test_only_a_run_that_ended_with_divergence_has_diverged(tmp_path):
+    events = tmp_path / "events.jsonl"
+    started, failed = {"event": "started"}, {"event": "failed", "reason": "it diverged in round 4"}
+    assert not has_diverged(tmp_path)
+    for course, expected in (
+        ([started], False),
+        ([started, failed], True),
+        ([started, failed, started], False),
+        ([started, failed | {"reason": "no room on the disk"}], False),
+    ):
+        events.write_text("".join(f"{json.dumps(event)}\n" for event in course))
+        assert has_diverged(tmp_path) is expected
 
 
 def test_a_cell_with_a_missing_run_is_not_ranked_and_said_to_be_missing():

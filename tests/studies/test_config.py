@@ -181,7 +181,7 @@ BAD = {
     ),
     "an unknown kind of badness": (
         {"bad": {"kind": "lazy", "nodes": ["minority-1"]}},
-        "bad: Input should be 'flipped-labels'",
+        "bad: must be 'flipped-labels'",
     ),
     "bad nodes of a partition": (
         {"bad": ABSENT, "partition": "dirichlet", "alpha": 1, "nodes": 5},

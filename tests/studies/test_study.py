@@ -310,7 +310,7 @@ BAD = {
     ),
     "unknown solver": (
         ["--solver", "lu"],
-        "--solver: 'lu' is unknown; choose one of cg, svrg, neumann",
+        "--solver: 'lu' is unknown; choose one of cg, svrg, neumann, own",
     ),
     "rate": (["--learning-rate", "-1"], "positive"),
     "setting": (["--setting", "7"], "--setting"),

@@ -138,8 +138,8 @@ BAD = {
     ),
     "unknown target": ({**DIRICHLET, "target": "al"}, "'al' is unknown; did you mean all"),
     "number": ({**DIRICHLET, "alpha": -1}, "alpha must lie between"),
-    "text": ({**DIRICHLET, "nodes": "many"}, "nodes: Input should be a valid integer"),
-    "fraction": ({**DIRICHLET, "test_fraction": 1.5}, "test_fraction: Input should be less than 1"),
+    "text": ({**DIRICHLET, "nodes": "many"}, "nodes: must be a valid integer"),
+    "fraction": ({**DIRICHLET, "test_fraction": 1.5}, "test_fraction: must be less than 1"),
     "twice": ({**DIRICHLET, "nodes": [5, 5]}, "nodes lists the same value twice"),
     "empty": ({**DIRICHLET, "nodes": []}, "nodes is an empty list"),
     "cap below 1/K": (

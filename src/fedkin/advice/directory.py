@@ -20,8 +20,8 @@ from fedkin.training.result_directory import write_directory, write_json
 def describe_table(table: Table, preprocessing: Preprocessing) -> dict[str, Any]:
     """Return what a report shows of a table: rows, the share of missing values, the balance of classes."""
     table = table.with_missing_codes(preprocessing.missing_codes)
-    used = [table.columns[column.name] for column in preprocessing.columns]
-    missing = float(np.mean([missing_cells(values).mean() for values in used]))
+    used = [table.columns.get(column.name) for column in preprocessing.columns]
+    missing = float(np.mean([1 if each is None else missing_cells(each).mean() for each in used]))
     label = preprocessing.label
     values = table.columns[label.name]
     description: dict[str, Any] = {"rows": table.rows, "missing": missing}
@@ -34,8 +34,10 @@ def describe_table(table: Table, preprocessing: Preprocessing) -> dict[str, Any]
 
 def describe_summary(summary: TableSummary, preprocessing: Preprocessing) -> dict[str, Any]:
     """Return the same of a table that stays at its node. How many rows have which class, it does not say."""
-    used = [summary.columns[column.name] for column in preprocessing.columns]
-    missing = float(np.mean([1 - column.count / summary.rows for column in used]))
+    used = [summary.columns.get(column.name) for column in preprocessing.columns]
+    missing = float(
+        np.mean([1 if each is None else 1 - each.count / summary.rows for each in used])
+    )
     label, description = summary.label, {"rows": summary.rows, "missing": missing}
     if isinstance(label, TextSummary):
         return description | {"classes": dict.fromkeys(label.categories)}

@@ -30,6 +30,7 @@ def check_owner_rows(count: int, folds: int = 5) -> None:
     if count < least:
         raise InputError(
             f"the owner has {count} rows, fewer than the {least} that a verdict needs; collect more"
+            + (", or choose fewer folds" if folds > FEWEST_OWN_ROWS else "")
         )
 
 

@@ -3,10 +3,11 @@
 import io
 import json
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,11 @@ from fedkin.errors import InputError
 from fedkin.federation.base import Cost
 from fedkin.files import write_atomically
 from fedkin.messages import join_names
+from fedkin.training import plots
 from fedkin.training.result import Result, result_from_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FORMAT = 1
 """The version of the file format."""
@@ -155,6 +160,34 @@ class Advice:
             )
         return text + "."
 
+    def plot_weights(self, ax: Any = None) -> "Axes":
+        """Draw each node's learned weight with its 90% interval, on these matplotlib axes or new ones.
+
+        Returns:
+            The axes.
+        """
+        rows = {str(row["node"]): row for row in records(self.weights)}
+        return plots.plot_bars(
+            {name: row["weight"] for name, row in rows.items()},
+            ax,
+            "learned weight, with its 90% interval",
+            intervals={name: (row["low"], row["high"]) for name, row in rows.items()},
+            marked=[name for name, row in rows.items() if row["at_cap"]],
+        )
+
+    def plot_gains(self, ax: Any = None) -> "Axes":
+        """Draw what each way of joining gains over alone, with its 90% interval; return the axes."""
+        rows = {row["candidate"]: row for row in records(self.candidates.drop(index="alone"))}
+        ax = plots.plot_bars(
+            {name: row["gain"] for name, row in rows.items()},
+            ax,
+            f"how much lower the {self.score_name} is than alone",
+            intervals={name: (row["gain_low"], row["gain_high"]) for name, row in rows.items()},
+            marked=[self.compared],
+        )
+        ax.axvline(0.0, color="#333333", linewidth=0.8)
+        return ax
+
     def __repr__(self) -> str:
         lines = [self.sentence, self.partners, "", self.candidates.round(4).to_string(), ""]
         lines += [self.weights.round(3).to_string(), ""]
@@ -185,6 +218,11 @@ class Advice:
             candidates=table,
             test_scores=None if test is None else {k: square * v for k, v in test.items()},
         )
+
+    def with_warnings(self, warnings: Sequence[str]) -> "Advice":
+        """Return the advice with these warnings before those of its model."""
+        model = replace(self.model, warnings=(*warnings, *self.model.warnings))
+        return replace(self, model=model)
 
     def summary(self) -> dict[str, Any]:
         """Return everything but the model as plain values, for JSON."""

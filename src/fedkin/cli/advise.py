@@ -20,6 +20,7 @@ from fedkin.cli.contributions import (
     print_contributions,
     read_questions,
 )
+from fedkin.cli.kept_events import kept_events
 from fedkin.cli.options import (
     JUDGE_PANEL,
     LABEL,
@@ -39,6 +40,7 @@ from fedkin.cli.output import (
     print_json,
     print_note,
     print_result,
+    print_warning,
     results,
 )
 from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
@@ -46,7 +48,7 @@ from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import GatheredTables, gather
 from fedkin.errors import InputError
-from fedkin.events import Event, StepDone
+from fedkin.events import Event, OnEvent, StepDone
 from fedkin.training import result_directory
 from fedkin.valuation.result import Contributions
 
@@ -123,10 +125,22 @@ def advise(
     for note in tables.notes:
         print_note(f"note: {note}")
     federation = federate_request(tables, request)
-    advice = _advise(federation, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
-    found = find_contributions(advice.model, federation, questions)
-    page = None if out is None else _write(out, advice, tables, federation.preprocessing, found)
-    show_advice(advice, federation.preprocessing, out, page, json, contributions=found)
+    for line in federation.warnings:
+        print_warning(line)
+    with kept_events(out) as keep:
+        advice = _advise(federation, keep, cap=cap, l2=l2, folds=folds, repeats=repeats, seed=seed)
+        advice = advice.with_warnings(federation.warnings)
+        found = find_contributions(advice.model, federation, questions, keep)
+        page = None if out is None else _write(out, advice, tables, federation.preprocessing, found)
+    show_advice(
+        advice,
+        federation.preprocessing,
+        out,
+        page,
+        json,
+        shown=federation.warnings,
+        contributions=found,
+    )
 
 
 def show_advice(
@@ -162,6 +176,7 @@ def show_advice(
 
 def _advise(
     federation: TableFederation,
+    on_event: OnEvent,
     *,
     cap: float,
     l2: float | None,
@@ -177,6 +192,7 @@ def _advise(
 
         def report(event: Event) -> None:
             nonlocal furthest
+            on_event(event)
             if isinstance(event, StepDone):
                 furthest = max(furthest, event.step)
                 status.update(f"{doing}: step {furthest}")

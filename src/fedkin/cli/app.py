@@ -26,6 +26,7 @@ class Commands(LazyGroup):
         "run": "fedkin.cli.run:run",
         "reproduce": "fedkin.cli.reproduce:reproduce",
         "report": "fedkin.cli.report:report",
+        "watch": "fedkin.cli.watch:watch",
         "data": "fedkin.cli.data:app",
         "federation": "fedkin.cli.federation:app",
     }

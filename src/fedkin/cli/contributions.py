@@ -13,7 +13,7 @@ from fedkin.cli.output import notes, print_result, print_warning, results
 from fedkin.data.preprocessing import Quantity
 from fedkin.data.table_federation import TableFederation
 from fedkin.errors import InputError
-from fedkin.events import Event, GroupsTrained
+from fedkin.events import Event, GroupsTrained, OnEvent
 from fedkin.training.result import Result
 from fedkin.valuation import contributions as api
 from fedkin.valuation.result import Contributions, GroupWeights, ScoreName, with_error
@@ -87,7 +87,10 @@ def read_questions(context: typer.Context) -> dict[str, Any] | None:
 
 
 def find_contributions(
-    result: Result, federation: TableFederation, questions: dict[str, Any] | None
+    result: Result,
+    federation: TableFederation,
+    questions: dict[str, Any] | None,
+    on_event: OnEvent,
 ) -> Contributions | None:
     """Train on groups of nodes, with a progress bar; None if it was not asked."""
     if questions is None:
@@ -105,6 +108,7 @@ def find_contributions(
         task = progress.add_task("training on groups of nodes", total=None)
 
         def show(event: Event) -> None:
+            on_event(event)
             if isinstance(event, GroupsTrained):
                 progress.update(task, completed=event.done, total=event.most)
 

@@ -1,6 +1,7 @@
 """`fedkin fit`: one table per node in, a weight for every node and a model out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from fedkin.cli.contributions import (
     print_contributions,
     read_questions,
 )
+from fedkin.cli.kept_events import kept_events
 from fedkin.cli.options import (
     CAP,
     LABEL,
@@ -45,10 +47,11 @@ from fedkin.cli.output import (
     weight_bars,
 )
 from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
+from fedkin.cli.tracking import MLflowOption, TensorBoardOption, open_trackers
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import TableFederation, federate_request
 from fedkin.data.table_request import gather
-from fedkin.events import Event, Warned
+from fedkin.events import Event, OnEvent, Warned
 from fedkin.models.named import model_for
 from fedkin.training import fit as api
 from fedkin.training import result_directory
@@ -110,6 +113,8 @@ def fit(
     contribution_score: ContributionScoreOption = None,
     contribution_weights: ContributionWeightsOption = None,
     orders: OrdersOption = None,
+    mlflow: MLflowOption = None,
+    tensorboard: TensorBoardOption = None,
 ) -> None:
     """Learn a weight for every node, and the model trained with those weights.
 
@@ -126,6 +131,8 @@ def fit(
     for note in tables.notes:
         print_note(f"note: {note}")
     federation = federate_request(tables, request)
+    for line in federation.warnings:
+        print_warning(line)
     settings = {
         "method": method,
         "cap": cap,
@@ -136,14 +143,23 @@ def fit(
         "recalibrate": recalibrate,
         "seed": seed,
     }
-    result = train(federation, chosen_model, settings)
-    metrics = score_tables(
-        result.before or result, federation.validation, federation.test, federation.preprocessing
-    )
     rows = {name: table.rows for name, table in tables.nodes.items()}
-    found = find_contributions(result, federation, questions)
-    summary = None if found is None else found.summary()
-    write_result(out, result, federation.preprocessing, metrics, rows, summary)
+    name = out.resolve().name
+    with (
+        kept_events(out) as keep,
+        open_trackers(mlflow, tensorboard, experiment="fedkin", run_name=name) as trackers,
+    ):
+        trained = train(federation, chosen_model, settings, (keep, *trackers))
+        result = replace(trained, warnings=(*federation.warnings, *trained.warnings))
+        metrics = score_tables(
+            result.before or result,
+            federation.validation,
+            federation.test,
+            federation.preprocessing,
+        )
+        found = find_contributions(result, federation, questions, keep)
+        summary = None if found is None else found.summary()
+        write_result(out, result, federation.preprocessing, metrics, rows, summary)
     show_fit(result, rows, metrics, out, json, found)
 
 
@@ -189,7 +205,12 @@ def show_fit(
         print_warning(line)
 
 
-def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) -> Result:
+def train(
+    federation: TableFederation,
+    model: str,
+    settings: Mapping[str, Any],
+    listeners: Sequence[OnEvent],
+) -> Result:
     """Run the method on the prepared matrices, with these settings of `fedkin.fit`."""
     label = federation.preprocessing.label
     doing = f"training ({settings['method']}, {len(federation.nodes)} nodes)"
@@ -200,7 +221,9 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
                 f"{doing}: step {evaluation.step}, validation loss {evaluation.validation.loss:.4f}"
             )
 
-        def warn(event: Event) -> None:
+        def report(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
             if isinstance(event, Warned):
                 print_warning(event.message)
 
@@ -213,7 +236,7 @@ def train(federation: TableFederation, model: str, settings: Mapping[str, Any]) 
             classes=None if isinstance(label, Quantity) else len(label.classes),
             minimum_rows=1,  # as many as were asked for: that is checked when the tables are read
             on_step=show,
-            on_event=warn,
+            on_event=report,
         )
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.models import ArgumentInfo
 
 
 class LazyGroup(TyperGroup):
@@ -58,7 +60,26 @@ def _make_command(name: str, place: str, settings: Mapping[str, Any] | None) -> 
         app.command(name, context_settings=dict(settings or {}))(found)
         made = typer.main.get_command(app)
     made.name = name
+    _restore_help(made)
     return made
+
+
+def _restore_help(command: Any) -> None:
+    """Give arguments their help texts, which Typer 0.20 loses with click 8.4: click sets `help`, too."""
+    for each in getattr(command, "commands", {}).values():
+        _restore_help(each)
+    if (function := getattr(command.callback, "__wrapped__", None)) is None:
+        return
+    declared = inspect.signature(function).parameters
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument) and parameter.help is None:
+            annotation = declared[str(parameter.name)].annotation
+            notes = [
+                note
+                for note in getattr(annotation, "__metadata__", ())
+                if isinstance(note, ArgumentInfo)
+            ]
+            parameter.help = notes[0].help if notes else None
 
 
 @cache

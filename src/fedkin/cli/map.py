@@ -1,6 +1,7 @@
 """`fedkin map`: every node asks whom it should learn with; a matrix of weights and a model for each out."""
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedkin.cli.kept_events import kept_events
 from fedkin.cli.options import (
     CAP,
     LABEL,
@@ -20,12 +22,20 @@ from fedkin.cli.options import (
     SeedOption,
     read_request,
 )
-from fedkin.cli.output import JsonOption, notes, print_json, print_note, print_result, results
+from fedkin.cli.output import (
+    JsonOption,
+    notes,
+    print_json,
+    print_note,
+    print_result,
+    print_warning,
+    results,
+)
 from fedkin.cli.table_options import COLUMN_OPTIONS, NODE_OPTIONS, takes
 from fedkin.data.preprocessing import Preprocessing, Quantity
 from fedkin.data.table_federation import OwnersPoints, federate_owners
 from fedkin.data.table_request import gather_owners
-from fedkin.events import Event, StepDone
+from fedkin.events import Event, OnEvent, StepDone
 from fedkin.models.named import model_for
 from fedkin.training import map_directory, result_directory
 from fedkin.training.collaboration import Collaboration
@@ -75,19 +85,28 @@ def map_command(
     tables, remarks = gather_owners(request)
     for note in remarks:
         print_note(f"note: {note}")
-    owners, preprocessing = federate_owners(
-        tables, label, request.task, request.categorical, request.missing_codes
+    owners, preprocessing, warnings = federate_owners(
+        tables,
+        label,
+        request.task,
+        request.categorical,
+        request.missing_codes,
+        strict=request.strict,
     )
-    everyone = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed)
+    for line in warnings:
+        print_warning(line)
     rows = {name: len(own.train.labels) for name, own in owners.items()}
-    metrics = {
-        name: score_tables(result, owners[name].validation, owners[name].test, preprocessing)
-        for name, result in everyone.models.items()
-    }
-    map_directory.write_map(out, everyone, rows, metrics, preprocessing)
+    with kept_events(out) as keep:
+        learned = learn(owners, preprocessing, chosen_model, method, (cap, own_cap), seed, keep)
+        everyone = replace(learned, warnings=(*warnings, *learned.warnings))
+        metrics = {
+            name: score_tables(result, owners[name].validation, owners[name].test, preprocessing)
+            for name, result in everyone.models.items()
+        }
+        map_directory.write_map(out, everyone, rows, metrics, preprocessing)
     if not json:
         print_result(f"columns used: {preprocessing.described_columns}")
-    show(everyone, out, json)
+    show(everyone, out, json, shown=warnings)
 
 
 def learn(
@@ -97,6 +116,7 @@ def learn(
     method: str,
     caps: tuple[float | None, float | None],
     seed: int,
+    on_event: OnEvent,
 ) -> Collaboration:
     """Run the method for all owners, with progress.
 
@@ -107,6 +127,7 @@ def learn(
         method: The name of the method.
         caps: The largest weights of other nodes and of an owner's own; None for the method's choice.
         seed: Decides everything random.
+        on_event: Called with the events.
     """
     label = preprocessing.label
     names = None if isinstance(label, Quantity) else np.array(label.classes)
@@ -118,6 +139,7 @@ def learn(
     with notes.status(f"training for {len(owners)} nodes …") as status:
 
         def report(event: Event) -> None:
+            on_event(event)
             if isinstance(event, StepDone):
                 doing, _, owner = event.run.partition(": ")
                 furthest[doing] = max(furthest.get(doing, 0), event.step)

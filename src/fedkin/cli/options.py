@@ -274,6 +274,15 @@ MissingOption = Annotated[
         rich_help_panel=COLUMNS_PANEL,
     ),
 ]
+StrictOption = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse a table without a column that others have; without it, the column counts as missing "
+        "there.",
+        rich_help_panel=COLUMNS_PANEL,
+    ),
+]
 ColumnsOption = Annotated[
     str | None,
     typer.Option(
@@ -374,5 +383,6 @@ def read_request(context: typer.Context, **chosen: Any) -> TableRequest:
         ),
         "seed": given["seed"],
         "table": paths["table"],
+        "strict": given["strict"],
     }
     return TableRequest(**fields | open_fields | chosen)

@@ -17,7 +17,8 @@ from fedkin.cli.options import (
     refuse_csv_options,
     table_format,
 )
-from fedkin.cli.output import JsonOption, print_json, print_note
+from fedkin.cli.output import JsonOption, print_json, print_note, print_warning
+from fedkin.data.column_choice import check_new_table
 from fedkin.data.preprocessing import Preprocessing, Quantity, transform, unknown_categories
 from fedkin.data.tables import read_table
 from fedkin.errors import InputError
@@ -45,6 +46,13 @@ def predict(
     no_header: NoHeaderOption = False,
     separator: SeparatorOption = ",",
     force: ForceOption = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse rows without a column of the model; without it, the column counts as missing.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Predict the label of new rows with the model of a fit: one line per row, in their order."""
@@ -57,7 +65,10 @@ def predict(
     preprocessing = Preprocessing.load(directory / result_directory.PREPROCESSING)
     needed = tuple(column.name for column in preprocessing.columns)
     written = replace(table_format(columns, no_header, separator), only=needed)
-    table = read_table(new, "the new table", written)
+    table = read_table(new, f"the new table ({new})", written)
+    names = [*table.columns, *table.dropped]
+    for line in check_new_table(table.owner, names, needed, strict=strict):
+        print_warning(line)
     features = transform(table, preprocessing)
     for name, categories in unknown_categories(table, preprocessing).items():
         print_note(

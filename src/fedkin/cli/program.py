@@ -9,6 +9,7 @@ import typer
 
 from fedkin.cli.output import StoppedByUserError, notes
 from fedkin.errors import FedkinError
+from fedkin.messages import in_plain_words
 
 # Newer Typers carry a click of their own, older ones use the one installed; what they raise for a
 # wrong command line descends from the same class of either.
@@ -24,7 +25,11 @@ def run_program(app: typer.Typer) -> None:
     except FedkinError as error:
         fail(str(error))
     except CommandLineError as error:
-        fail(without_repetition(error.format_message()))
+        fail(explain(error))
+    except MemoryError:
+        fail(
+            "the memory of this machine is exhausted: use fewer rows or columns, or end other programs"
+        )
     except StoppedByUserError as stop:
         fail(f"interrupted: {stop}", status=INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
@@ -45,6 +50,16 @@ def keep_code() -> None:
 
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended, as shells expect it."""
+
+
+def explain(error: Any) -> str:
+    """Say what is wrong with a command line, and what is asked for where something is missing."""
+    message = in_plain_words(without_repetition(error.format_message()))
+    if message.startswith("Missing") and (wanted := getattr(error.param, "help", None)):
+        return f"{message.rstrip('.')}: {wanted[0].lower()}{wanted[1:]}"
+    if message.startswith("Got unexpected extra argument"):
+        return f"{message}: leave it out, or see --help"
+    return message
 
 
 def without_repetition(message: str) -> str:

@@ -1,25 +1,62 @@
 """Carrying out a study and showing how it ended, for `fedkin run`, `reproduce` and `federation run`."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedkin.cli.output import StoppedByUserError, notes, print_json, print_result
 from fedkin.cli.progress import StudyDisplay
+from fedkin.cli.tracking import TrackedDisplay, open_trackers
 from fedkin.errors import InputError
+from fedkin.studies.cluster import Cluster
 from fedkin.studies.config import StudyConfig
 from fedkin.studies.store import count_finished
 from fedkin.studies.store import results as read_results
-from fedkin.studies.study import StudyOutcome, carry_out
+from fedkin.studies.study import StudyOutcome, attempt, carry_out
 
 
 def run_study(
-    study: StudyConfig, out: Path, resume: bool, jobs: int, data: Path | None, json: bool
+    study: StudyConfig,
+    out: Path,
+    resume: bool,
+    jobs: int,
+    data: Path | None,
+    json: bool,
+    *,
+    mlflow: str | None = None,
+    tensorboard: Path | None = None,
+    cluster: str | None = None,
+    most_at_once: int | None = None,
 ) -> None:
-    """Carry out a study with a progress display, and end with its report."""
+    """Carry out a study with a progress display, and end with its report.
+
+    Args:
+        study: What to run.
+        out: The directory for the results.
+        resume: Whether it may already contain a part of the study.
+        jobs: How many runs to do at the same time on this machine.
+        data: The directory with the data sets.
+        json: Whether to print JSON.
+        mlflow: The directory or address of an MLflow store.
+        tensorboard: The directory for TensorBoard.
+        cluster: The address of a Ray cluster that does the runs.
+        most_at_once: How many runs the cluster does at the same time; None for as many as it can.
+    """
+    experiment = out.resolve().name
     try:
-        with StudyDisplay(notes) as display:
+        with (
+            nullcontext() if cluster is None else Cluster(cluster, most_at_once, attempt) as away,
+            open_trackers(mlflow, tensorboard, experiment=experiment) as trackers,
+            StudyDisplay(notes, show_warnings=cluster is not None) as display,
+        ):
             outcome = carry_out(
-                study, out, resume=resume, jobs=jobs, display=display, data_directory=data
+                study,
+                out,
+                resume=resume,
+                jobs=jobs,
+                display=TrackedDisplay(display, trackers),
+                data_directory=data,
+                cluster=away,
             )
     except KeyboardInterrupt:
         raise StoppedByUserError(what_was_kept(out)) from None

@@ -18,6 +18,7 @@ from fedkin.cli.options import (
     NoHeaderOption,
     PositiveOption,
     SeparatorOption,
+    StrictOption,
     TaskName,
     TaskOption,
 )
@@ -43,6 +44,7 @@ COLUMN_OPTIONS = (
     _option("categorical", CategoricalOption),
     _option("drop", DropOption),
     _option("missing", MissingOption),
+    _option("strict", StrictOption, False),
     _option("columns", ColumnsOption),
     _option("no_header", NoHeaderOption, False),
     _option("separator", SeparatorOption, ","),

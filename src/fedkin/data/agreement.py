@@ -37,6 +37,8 @@ def check_agreement(
     label: str,
     missing: Mapping[str, float],
     largest_spread: float,
+    *,
+    strict: bool = False,
 ) -> None:
     """Refuse a transformation that nodes like this one cannot have agreed on.
 
@@ -46,6 +48,7 @@ def check_agreement(
         label: The label, as the node's owner has named it.
         missing: The owner's own numbers that stand for a missing value, by column.
         largest_spread: The largest root mean square of a standardized column.
+        strict: Whether to refuse a column that is not here, which would be missing in every row.
 
     Raises:
         InputError: If it does not fit. The message is for the owner: it names columns, but quotes no cell.
@@ -68,9 +71,12 @@ def check_agreement(
             )
     for summary in own.values():
         for column in agreed.columns:
-            if column.name not in summary.columns:
-                raise InputError(f"there is no column '{shorten(column.name)}' here")
-            _check_column(column, summary.columns[column.name], largest_spread)
+            if column.name in summary.columns:
+                _check_column(column, summary.columns[column.name], largest_spread)
+            elif strict:
+                raise InputError(f"there is no column '{shorten(column.name)}' here (strict)")
+        if summary.columns.keys().isdisjoint(names):
+            raise InputError("none of the columns that were agreed on is here")
         _check_label(agreed.label, summary.label, largest_spread)
 
 

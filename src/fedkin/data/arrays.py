@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedkin.data.frames import as_plain_array, check_has_columns, common_columns, in_order
 from fedkin.errors import InputError
-from fedkin.messages import check_printable
+from fedkin.messages import check_printable, listing
 from fedkin.types import LearningTask, Points
 
 LARGEST_INPUT = 1e6
@@ -74,6 +74,7 @@ def check_arrays(
         check_enough_rows(len(node.labels), describe_node(name), minimum_rows)
     if known is not None:
         _check_several_classes(points[count].labels, known, judge)
+        _check_common_classes(points[:count], points[count].labels, known, judge)
     return CheckedArrays(
         tuple(named),
         points[:count],
@@ -87,7 +88,7 @@ def check_arrays(
 def name_nodes(nodes: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     """Return what a user gives for the nodes as a dict by name."""
     if not isinstance(nodes, Mapping):
-        if not isinstance(nodes, Sequence):
+        if not isinstance(nodes, Sequence) or isinstance(nodes, str):
             raise InputError("nodes must be a dict of name: (X, y) or a list of (X, y)")
         nodes = {f"node {number}": points for number, points in enumerate(nodes, start=1)}
     if not nodes:
@@ -176,7 +177,7 @@ def check_inputs_like(
     if array.shape[1:] != point_shape:
         raise InputError(
             f"the model was trained on points of shape {point_shape}, "
-            f"but these have shape {array.shape[1:]}"
+            f"but these have shape {array.shape[1:]}: give the same features"
         )
     return array
 
@@ -193,9 +194,12 @@ def _pair(points: tuple[Any, Any], owner: str) -> Points:
     if labels.ndim != 1:
         raise InputError(
             f"{owner}: the labels must be one per point, not an array of shape {labels.shape}"
+            + ("; for indicators of classes, give y.argmax(axis=1)" if labels.ndim == 2 else "")
         )
     if len(inputs) != len(labels):
-        raise InputError(f"{owner}: {len(inputs)} points but {len(labels)} labels")
+        raise InputError(
+            f"{owner}: {len(inputs)} points but {len(labels)} labels: give one label per point"
+        )
     if len(inputs) == 0:
         raise InputError(f"{owner} is empty: leave it out or give it at least one point")
     return Points(inputs, labels)
@@ -325,6 +329,19 @@ def _check_several_classes(labels: np.ndarray, known: np.ndarray, judge: str) ->
         raise InputError(
             f"{judge} have only the class '{known[labels[0]]}', so they cannot evaluate a "
             "model; add points of another class"
+        )
+
+
+def _check_common_classes(
+    nodes: Sequence[Points], labels: np.ndarray, known: np.ndarray, judge: str
+) -> None:
+    if not any(np.isin(labels, node.labels).any() for node in nodes):
+        own, others = (
+            listing([str(known[each]) for each in np.unique(classes)], most=4)
+            for classes in (labels, np.concatenate([node.labels for node in nodes]))
+        )
+        raise InputError(
+            f"{judge} have the labels {own}, and the nodes {others}: name the classes alike everywhere"
         )
 
 

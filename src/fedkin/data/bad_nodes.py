@@ -102,10 +102,7 @@ class BadNodes(BaseModel):
         """Refuse nodes that the federation does not have, and a federation of nobody else."""
         for name in self.nodes:
             if name not in names:
-                raise InputError(
-                    f"bad: there is no node {name!r}{suggestion(name, names)}; the nodes are "
-                    f"{', '.join(names)}"
-                )
+                raise InputError(f"bad: there is no node {name!r}{suggestion(name, names)}")
         if self.kind == "absent" and len(self.nodes) == len(names):
             raise InputError("bad: all nodes would be absent: name fewer")
 

@@ -42,7 +42,8 @@ def keep_labeled(table: Table, label: str) -> Table:
     labeled = np.flatnonzero(~missing_cells(table.column(label)))
     if labeled.size == 0:
         raise InputError(
-            f"{table.owner}: no row has a value in the label column '{shorten(label)}'"
+            f"{table.owner}: no row has a value in the label column '{shorten(label)}': fill it in, "
+            "name another label, or leave the table out"
         )
     return table.take(labeled)
 

@@ -15,11 +15,12 @@ columns, kinds and classes must match those of the nodes.
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationError
 
+from fedkin.data.column_choice import choose_columns
 from fedkin.data.columns import Column, as_text, categories_in_order, first_text, is_numeric
 from fedkin.data.summaries import (
     ColumnSummary,
@@ -31,10 +32,13 @@ from fedkin.data.summaries import (
 )
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
-from fedkin.messages import closest_name, join_names, listing, shorten
+from fedkin.messages import join_names, listing, shorten
 
 FARTHEST = 1e6
 """A value this many standard deviations from the nodes' mean must be a mistake."""
+
+MOST_DESCRIBED = 50
+"""Lists of the columns used end after this many."""
 
 
 class NumericColumn(Frozen):
@@ -98,14 +102,15 @@ class Preprocessing(Frozen):
 
     @property
     def described_columns(self) -> str:
-        """The columns used, and the categories of those that are not numbers."""
+        """The columns used (the first, if they are many), and the categories of those that are texts."""
+        more = len(self.columns) - MOST_DESCRIBED
         return ", ".join(
             shorten(column.name)
             if isinstance(column, NumericColumn)
             else f"{shorten(column.name)} ({' '.join(map(shorten, column.categories[:6]))}"
             + (f" and {len(column.categories) - 6} more)" if len(column.categories) > 6 else ")")
-            for column in self.columns
-        )
+            for column in self.columns[:MOST_DESCRIBED]
+        ) + (f" and {more:,} more" if more > 0 else "")
 
     def save(self, path: Path) -> None:
         """Write the preprocessing as JSON."""
@@ -124,6 +129,14 @@ class Preprocessing(Frozen):
             ) from None
 
 
+class Merged(NamedTuple):
+    """What the center makes of all summaries."""
+
+    preprocessing: Preprocessing
+    warnings: tuple[str, ...]
+    """Which columns are missing where, and which are not used."""
+
+
 def merge_summaries(
     nodes: Mapping[str, TableSummary],
     validation: TableSummary,
@@ -132,7 +145,8 @@ def merge_summaries(
     missing_codes: Mapping[str, float] | None = None,
     *,
     owner_trains: bool = False,
-) -> Preprocessing:
+    strict: bool = False,
+) -> Merged:
     """Merge the nodes' summaries, and check that the validation and test tables match them.
 
     The nodes replace missing codes by missing values before they summarize their tables.
@@ -144,13 +158,21 @@ def merge_summaries(
         label: The column to predict.
         missing_codes: Numbers that stand for a missing value, by column.
         owner_trains: Whether the owner's rows are trained on, too, and so decide how columns are scaled.
+        strict: Whether to refuse tables with different columns.
     """
     title = "the owner's table" if owner_trains else "the validation table"
     judges = {title: validation}
     if test is not None:
         judges["the test table"] = test
-    training = [title] if owner_trains else []
-    found = merge_with_judges(nodes, judges, label, missing_codes, training)
+    found = merge_with_judges(
+        nodes,
+        judges,
+        label,
+        missing_codes,
+        training=[title] if owner_trains else [],
+        owner=title,
+        strict=strict,
+    )
     judged = validation.label
     if isinstance(judged, TextSummary) and len(judged.categories) == 1:
         raise InputError(
@@ -165,8 +187,11 @@ def merge_with_judges(
     judges: Mapping[str, TableSummary],
     label: str,
     missing_codes: Mapping[str, float] | None = None,
+    *,
     training: Collection[str] = (),
-) -> Preprocessing:
+    owner: str | None = None,
+    strict: bool = False,
+) -> Merged:
     """Merge the nodes' summaries, and check that other tables match them.
 
     Args:
@@ -175,17 +200,28 @@ def merge_with_judges(
         label: The column to predict.
         missing_codes: Numbers that stand for a missing value, by column.
         training: The other tables that are trained on, too.
+        owner: The other table that decides which columns are used; None if every node is an owner.
+        strict: Whether to refuse tables with different columns.
     """
     trained = {**nodes, **{name: judges[name] for name in training}}
     tables = {f"node '{name}'": summary for name, summary in nodes.items()} | dict(judges)
     holders = [owner for owner in tables if owner not in judges or owner in training]
-    order = dict.fromkeys(name for table in tables.values() for name in table.columns)
+    titles = [f"node '{name}'" for name in nodes]
+    chosen = choose_columns(
+        # What a node that is an owner holds out has the columns of the node.
+        {title: tables[title].columns for title in (titles if owner is None else tables)},
+        titles if owner is None else holders,
+        owner,
+        strict=strict,
+    )
     columns = []
-    for name in order:
-        _check_present_everywhere(name, tables)
-        _check_one_kind(name, tables)
-        parts = [table.columns[name] for table in trained.values()]
-        _check_one_unit(name, {owner: tables[owner].columns[name] for owner in holders})
+    for name in chosen.used:
+        own = {
+            title: table.columns[name] for title, table in tables.items() if name in table.columns
+        }
+        _check_one_kind(name, own)
+        parts = [table.columns[name] for table in trained.values() if name in table.columns]
+        _check_one_unit(name, {title: own[title] for title in holders if title in own})
         # A column without a value on any node is of no use.
         if any(part.count for part in parts):
             columns.append(_merge_column(name, parts))
@@ -197,33 +233,14 @@ def merge_with_judges(
         merged: Classes | Quantity = _merge_quantity(trained, label)
     else:
         merged = _merge_classes(nodes, tables, label)
-    return Preprocessing(
+    found = Preprocessing(
         columns=tuple(columns), label=merged, missing_codes=dict(missing_codes or {})
     )
+    return Merged(found, chosen.warnings)
 
 
-def _check_present_everywhere(name: str, tables: Mapping[str, TableSummary]) -> None:
-    without = [owner for owner, table in tables.items() if name not in table.columns]
-    if not without:
-        return
-    holders = [owner for owner in tables if owner not in without]
-    if len(holders) < len(without):
-        raise InputError(
-            f"column '{shorten(name)}' is on {join_names(holders)} only; leave it out "
-            f"everywhere (--drop {shorten(name)}), or add it to the other tables"
-        )
-    own = [other for other in tables[without[0]].columns if other not in tables[holders[0]].columns]
-    near = closest_name(name, own)
-    raise InputError(
-        f"column '{shorten(name)}' is missing on {join_names(without)}"
-        + (f" (is it called '{shorten(near)}' there?)" if near else "")
-        + f"; add it there, or leave it out everywhere (--drop {shorten(name)})"
-    )
-
-
-def _check_one_kind(name: str, tables: Mapping[str, TableSummary]) -> None:
+def _check_one_kind(name: str, filled: Mapping[str, ColumnSummary]) -> None:
     """Refuse a column with numbers on some tables and text on others; empty columns fit both."""
-    filled = {owner: table.columns[name] for owner, table in tables.items()}
     texts = {owner: c for owner, c in filled.items() if isinstance(c, TextSummary) and c.count}
     numbers = [owner for owner, c in filled.items() if isinstance(c, NumericSummary) and c.count]
     if texts and numbers:
@@ -320,16 +337,19 @@ def _merge_classes(
 
 
 def transform(table: Table, preprocessing: Preprocessing) -> np.ndarray:
-    """Return the table's features as a `float32` matrix, in the order of the rows."""
+    """Return the table's features as a `float32` matrix, in the order of the rows.
+
+    A column that the table lacks is missing in every row.
+    """
     table = table.with_missing_codes(preprocessing.missing_codes)
     blocks = []
     for column in preprocessing.columns:
-        values = table.column(column.name)
+        values = table.columns.get(column.name, np.full(table.rows, np.nan))
         if isinstance(column, NumericColumn):
-            blocks.append(_standardize(table, column, values))
+            blocks.append(_standardize(table, column, values).astype(np.float32))
         else:
             blocks.append(_indicate(column, values))
-    return np.concatenate(blocks, axis=1).astype(np.float32)
+    return np.concatenate(blocks, axis=1)
 
 
 def _standardize(table: Table, column: NumericColumn, values: Column) -> np.ndarray:
@@ -357,7 +377,7 @@ def _indicate(column: CategoricalColumn, values: Column) -> np.ndarray:
     other = len(column.categories)
     position = {category: index for index, category in enumerate(column.categories)}
     chosen = [position.get(cell, other) for cell in as_text(values)]
-    return np.eye(other + 1)[chosen]
+    return np.eye(other + 1, dtype=np.float32)[chosen]
 
 
 def transform_label(table: Table, preprocessing: Preprocessing) -> np.ndarray:
@@ -374,8 +394,8 @@ def unknown_categories(table: Table, preprocessing: Preprocessing) -> dict[str, 
     """Return the categories of a table, by column, that no node has."""
     found = {}
     for column in preprocessing.columns:
-        if isinstance(column, CategoricalColumn):
-            own = categories_of(table.column(column.name))
+        if isinstance(column, CategoricalColumn) and column.name in table.columns:
+            own = categories_of(table.columns[column.name])
             unknown = [category for category in own if category not in column.categories]
             if unknown:
                 found[column.name] = unknown

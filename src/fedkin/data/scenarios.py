@@ -39,7 +39,7 @@ from fedkin.data.federated import (
 )
 from fedkin.data.images import ImageSource
 from fedkin.errors import InputError
-from fedkin.messages import check_printable
+from fedkin.messages import check_printable, in_plain_words
 
 Label = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -199,7 +199,9 @@ def load_scenario(path: Path) -> Scenario:
         return Scenario(**{"name": path.stem, **content})
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(step) for step in each['loc'])}: {each['msg']}".removeprefix(": ")
+            f"{'.'.join(str(step) for step in each['loc'])}: {in_plain_words(each['msg'])}".removeprefix(
+                ": "
+            )
             for each in error.errors()
         ]
         raise InputError(f"{path}: {'; '.join(problems).replace('Value error, ', '')}") from error

@@ -23,6 +23,8 @@ class TableFederation(NamedTuple):
     validation: Points
     test: Points | None
     preprocessing: Preprocessing
+    warnings: tuple[str, ...]
+    """Which columns are missing where, and which are not used."""
 
 
 def federate(
@@ -35,10 +37,12 @@ def federate(
     missing_codes: Mapping[str, float] | None = None,
     *,
     owner_trains: bool = False,
+    strict: bool = False,
 ) -> TableFederation:
     """Summarize every table, merge the summaries, and transform every table's rows.
 
-    With `owner_trains`, the owner's rows also decide how columns are scaled.
+    With `owner_trains`, the owner's rows also decide how columns are scaled; with `strict`, tables with
+    different columns are refused.
 
     >>> import numpy as np
     >>> from fedkin.data.columns import column_from_text
@@ -62,19 +66,21 @@ def federate(
     def points(table: Table) -> Points:
         return Points(transform(table, preprocessing), transform_label(table, preprocessing))
 
-    preprocessing = merge_summaries(
+    preprocessing, warnings = merge_summaries(
         {name: summary(table) for name, table in nodes.items()},
         summary(validation),
         None if test is None else summary(test),
         label,
         missing_codes,
         owner_trains=owner_trains,
+        strict=strict,
     )
     return TableFederation(
         nodes={name: points(table) for name, table in nodes.items()},
         validation=points(validation),
         test=None if test is None else points(test),
         preprocessing=preprocessing,
+        warnings=warnings,
     )
 
 
@@ -89,6 +95,7 @@ def federate_request(tables: GatheredTables, request: TableRequest) -> TableFede
         request.categorical,
         request.missing_codes,
         owner_trains=request.whole_owner,
+        strict=request.strict,
     )
 
 
@@ -100,13 +107,24 @@ class OwnersPoints(NamedTuple):
     test: Points | None
 
 
+class OwnersFederation(NamedTuple):
+    """The matrices of nodes that all are owners, and how they were made."""
+
+    nodes: dict[str, OwnersPoints]
+    preprocessing: Preprocessing
+    warnings: tuple[str, ...]
+    """Which columns are missing where, and which are not used."""
+
+
 def federate_owners(
     nodes: Mapping[str, OwnersTables],
     label: str,
     task: LearningTask = "classification",
     categorical: Sequence[str] = (),
     missing_codes: Mapping[str, float] | None = None,
-) -> tuple[dict[str, OwnersPoints], Preprocessing]:
+    *,
+    strict: bool = False,
+) -> OwnersFederation:
     """Do for nodes that all are owners what `federate` does for one owner.
 
     Only what the nodes train on decides how columns are scaled.
@@ -133,7 +151,9 @@ def federate_owners(
         for name, parts in described.items()
         for part, summary in parts.items()
     }
-    preprocessing = merge_with_judges(trained, judges, label, missing_codes)
+    preprocessing, warnings = merge_with_judges(
+        trained, judges, label, missing_codes, strict=strict
+    )
     found = {
         name: OwnersPoints(
             points(own.train),
@@ -142,4 +162,4 @@ def federate_owners(
         )
         for name, own in nodes.items()
     }
-    return found, preprocessing
+    return OwnersFederation(found, preprocessing, warnings)

@@ -40,6 +40,8 @@ class TableRequest:
     """One table of all sites."""
     site: str | None = None
     """Its column that names the site of a row."""
+    strict: bool = False
+    """Whether to refuse tables with different columns."""
 
     @property
     def owners_title(self) -> str:

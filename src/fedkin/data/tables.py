@@ -6,6 +6,7 @@ The same rules apply to CSV and Parquet (see `columns.py`), so that nodes may us
 import csv
 import io
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -132,7 +133,9 @@ def read_table(path: str | Path, owner: str, table_format: TableFormat | None = 
     else:
         table = _parse_csv(content, f"{owner} ({path})", table_format)
     if table.rows == 0:
-        raise InputError(f"{owner} ({path}) has column names but no rows")
+        raise InputError(
+            f"{owner} ({path}) has column names but no rows: add rows, or leave it out"
+        )
     for name in table.columns:
         check_printable(name, f"{owner} ({path}): the name of a column")
     return replace(table, owner=owner)
@@ -166,7 +169,9 @@ def _read_bytes(path: Path, owner: str) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{owner}: {path} cannot be read: {reason}") from None
     if not content.strip():
-        raise InputError(f"{owner}: {path} is empty")
+        raise InputError(
+            f"{owner}: {path} is empty: it needs a line with the columns' names, and rows"
+        )
     return content
 
 
@@ -174,12 +179,11 @@ def _read_bytes(path: Path, owner: str) -> bytes:
 
 
 def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
-    text = _decode(content, owner)
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=table_format.separator, strict=True
-    )
-    lines: list[int] = []
-    records: list[list[str]] = []
+    _check_text(content, owner)
+    file = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    reader = csv.reader(file, delimiter=table_format.separator, strict=True)
+    lines = array("q")
+    packed = _PackedRecords()
     names: list[str] | None = None
     try:
         for record in reader:
@@ -196,7 +200,7 @@ def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
                     f"{len(names)} columns{_separator_hint(record, names, table_format)}"
                 )
             lines.append(reader.line_num)
-            records.append(cells)
+            packed.append(cells)
     except csv.Error as error:
         raise InputError(
             f"{owner}: line {reader.line_num} is not valid CSV ({error}); "
@@ -204,10 +208,9 @@ def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
         ) from None
     if names is None:
         raise InputError(f"{owner} is empty")
-    by_column = zip(*records, strict=True) if records else ([] for _ in names)
     columns = {
-        name: column_from_text(cells)
-        for name, cells in zip(names, by_column, strict=True)
+        name: column_from_text(packed.column(place))
+        for place, name in enumerate(names)
         if table_format.wants(name)
     }
     dropped = frozenset(names).difference(columns)
@@ -216,8 +219,42 @@ def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
     return table
 
 
-def _decode(content: bytes, owner: str) -> str:
-    """Return the text of a CSV file, or say what other kind of file it is."""
+class _PackedRecords:
+    """Rows of texts, kept by column and packed: a Python text of its own takes ten times the memory."""
+
+    BLOCK = 50_000
+
+    def __init__(self) -> None:
+        self._waiting: list[list[str]] = []
+        self._columns: list[list[pa.Array]] = []
+
+    def append(self, cells: list[str]) -> None:
+        """Add a row, as long as the others."""
+        self._waiting.append(cells)
+        if len(self._waiting) == self.BLOCK:
+            self._pack()
+
+    def column(self, place: int) -> list[str | None]:
+        """Return the texts of a column."""
+        self._pack()
+        return (
+            [cell for block in self._columns[place] for cell in block.to_pylist()]
+            if self._columns
+            else []
+        )
+
+    def _pack(self) -> None:
+        if not self._waiting:
+            return
+        by_column = list(zip(*self._waiting, strict=True))
+        self._columns = self._columns or [[] for _ in by_column]
+        for blocks, cells in zip(self._columns, by_column, strict=True):
+            blocks.append(pa.array(cells, pa.string()))
+        self._waiting.clear()
+
+
+def _check_text(content: bytes, owner: str) -> None:
+    """Refuse what is no text, and say what it is."""
     known = {
         b"PK\x03\x04": "is an Excel workbook or a zip archive; save the sheet as 'CSV UTF-8'",
         b"\xd0\xcf\x11\xe0": "is an old Excel workbook; save the sheet as 'CSV UTF-8'",
@@ -229,15 +266,14 @@ def _decode(content: bytes, owner: str) -> str:
         if content.startswith(start):
             raise InputError(f"{owner} {problem}")
     try:
-        text = content.decode("utf-8-sig")
+        content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{owner} is not UTF-8 text (line {line}); save it as 'CSV UTF-8'"
         ) from None
-    if "\0" in text:
+    if b"\0" in content:
         raise InputError(f"{owner} contains binary data; use a CSV or Parquet file")
-    return text
 
 
 def _column_names(first: Sequence[str], owner: str, table_format: TableFormat) -> list[str]:
@@ -250,8 +286,8 @@ def _column_names(first: Sequence[str], owner: str, table_format: TableFormat) -
             )
         if len(first) != len(names):
             raise InputError(
-                f"{owner} has {len(first)} columns, but {len(names)} column names were given"
-                f"{_separator_hint(first, names, table_format)}"
+                f"{owner} has {len(first)} columns, but {len(names)} column names were given; name all "
+                "of them, in their order"
             )
         return names
     if not table_format.header:
@@ -292,7 +328,7 @@ def _separator_hint(record: Sequence[str], names: Sequence[str], table_format: T
             return f"; it seems to be separated by {other!r}: say so (--separator)"
     if len(record) > len(names):
         return "; put texts that contain the separator in quotation marks"
-    return ""
+    return "; fill the line up, with empty cells for what is missing"
 
 
 def _refuse_huge(table: Table) -> None:

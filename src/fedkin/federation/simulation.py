@@ -98,6 +98,7 @@ class SimulatedFederation(OwnedEngine):
         numbers: With the seed, the number of a node decides how its points are divided; 0, 1, … if they
             are not given. Nodes that are never asked by the same owner may have the same.
         group: Mini-batches are made of groups of at least this many points. See `divide`.
+        work: Makes what runs tasks, given the model and the data of all nodes; `local_work` if not given.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class SimulatedFederation(OwnedEngine):
         ask_all: bool = False,
         numbers: Sequence[int] | None = None,
         group: int = 1,
+        work: Callable[[Objective, NodeData], Work] | None = None,
     ) -> None:
         if not nodes:
             raise InputError("a federation needs at least one node")
@@ -119,7 +121,7 @@ class SimulatedFederation(OwnedEngine):
         self.names = tuple(names or (f"node {number}" for number in range(1, len(nodes) + 1)))
         inputs, labels = zip(*nodes, strict=True)
         data = stack_nodes(inputs, labels, batch_size, seed, numbers, group)
-        self._work = local_work(objective, data, threads=threads)
+        self._work = work(objective, data) if work else local_work(objective, data, threads=threads)
         self.data = getattr(self._work, "data", data)  # PyTorch has its own
         self.present = np.ones(len(nodes), bool)
         self.batches = int(self.data.batches.max())

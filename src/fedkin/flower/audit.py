@@ -49,6 +49,8 @@ class Entry:
     cause: str = ""
     """Why it was refused: in words, if the reason has nothing to do with the data."""
     seconds: float = 0.0
+    epsilon: float = 0.0
+    """The ε that all answers so far have spent, if the node protects its rows; otherwise 0."""
 
 
 class AuditLog:
@@ -73,6 +75,7 @@ class AuditLog:
             "run": _printable(entry.run),
             "cause": _printable(entry.cause),
             "seconds": round(entry.seconds, 4),
+            "epsilon": float(f"{entry.epsilon:.6g}"),
         }
         line = json.dumps(content).encode() + b"\n"
         path = self._directory / NEWEST
@@ -103,7 +106,9 @@ def audit_logs(directory: Path) -> list[Path]:
         InputError: If there is none.
     """
     if not directory.is_dir():
-        raise InputError(f"there is no directory {directory}")
+        raise InputError(
+            f"there is no directory {directory}: give that of a federation, or what --state names on a node"
+        )
     places = [directory, directory / "memory", directory / "state"]
     found = [path for path in [*places, *sorted(directory.glob("nodes/*/state"))] if _has_log(path)]
     if not found:
@@ -143,7 +148,7 @@ def _read_entry(line: str, place: str) -> dict[str, Any]:
         entry = None
     known = asdict(Entry())
     if isinstance(entry, dict):
-        entry = {"nodes": 0} | entry  # logs of earlier versions do not have it
+        entry = {"nodes": 0, "epsilon": 0.0} | entry  # logs of earlier versions do not have them
     if not isinstance(entry, dict) or any(
         type(entry.get(name)) is not type(value) for name, value in known.items()
     ):

@@ -294,14 +294,16 @@ def _load_certificate(path: Path) -> "x509.Certificate":
     try:
         return x509.load_pem_x509_certificate(written)
     except ValueError as error:
-        raise InputError(f"{path} is not a certificate in PEM format") from error
+        raise InputError(
+            f"{path} is not a certificate in PEM format: give the ca.pem that fedkin federation init made"
+        ) from error
 
 
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
+        raise InputError(f"there is no file {path}: check the path") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 

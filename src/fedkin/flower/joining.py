@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedkin.data.preprocessing import Preprocessing
 from fedkin.flower.wire import JOIN, MOST_NODES, Parcel, Refusal, RefusedError, Value
+from fedkin.messages import in_plain_words
 from fedkin.methods.settings import LARGEST_SEED
 from fedkin.types import LearningTask
 
@@ -81,5 +82,5 @@ class JoinRequest(RunDescription):
         except ValidationError as error:
             first = error.errors()[0]
             place = str(first["loc"][0]).replace("_", "-")
-            reason = first["msg"].removeprefix("Value error, ")
+            reason = in_plain_words(first["msg"])
             raise RefusedError(Refusal.INVALID, f"{place} in a request to join: {reason}") from None

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from fedkin.data.scenarios import has_paper_scenario
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
-from fedkin.messages import shorten
+from fedkin.messages import in_plain_words, shorten
 
 Option = str | int | float | bool
 SUPERLINK = "superlink"
@@ -269,4 +269,4 @@ def _problem(error: Any) -> str:
     place = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"unknown key {place}"
-    return f"{place}: {error['msg']}".replace("Value error, ", "")
+    return f"{place}: {in_plain_words(error['msg'])}"

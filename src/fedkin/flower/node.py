@@ -20,6 +20,7 @@ from flwr.app import Context, Error, Message
 from fedkin.compilation import keep_compiled_code
 from fedkin.errors import FedkinError, InputError
 from fedkin.federation.owners import TRAINING, VALIDATION
+from fedkin.federation.privacy import BudgetSpentError, NotPrivateError
 from fedkin.federation.task import slots_of
 from fedkin.flower import node_data, wire
 from fedkin.flower.audit import ANSWERED, AuditLog, Entry
@@ -273,7 +274,7 @@ def _do_exchange(
         own.work.import_arrays({}, slots)
     series = dict(remembered.series)
     carry_out(orders, own.work, series)
-    answered = compute(own, blocks, series, sums)
+    answered = _compute(own, blocks, series, entry, sums)
     kept = SlotMemory(own.work.export_arrays(), series)
     # Several owners are at different steps, and nothing of theirs is resumed from the disk.
     if OWNERS not in values:
@@ -298,6 +299,24 @@ def _check_time(within: Value | None, taken: float) -> None:
             f"this answer has taken {taken:.3g} s, and the center waits for {str(within)[:20]} s: it is not "
             "sent (answer-within)",
         )
+
+
+def _compute(
+    own: OwnNode,
+    blocks: Sequence[CheckedBlock],
+    series: dict[str, int],
+    entry: Entry,
+    sums: NodeSums | None,
+) -> Parcel:
+    """Compute the answer; where rows are protected, write down what that has spent."""
+    try:
+        return compute(own, blocks, series, sums)
+    except BudgetSpentError as error:
+        raise RefusedError(Refusal.LIMIT, str(error)) from None
+    except NotPrivateError as error:
+        raise RefusedError(Refusal.FORBIDDEN, str(error)) from None
+    finally:
+        entry.epsilon = 0.0 if own.budget is None else own.budget.epsilon
 
 
 def _describe_tasks(blocks: Sequence[CheckedBlock]) -> list[str]:

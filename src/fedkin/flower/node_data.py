@@ -59,7 +59,14 @@ def own_parts(settings: NodeSettings, preprocessing: Preprocessing | None) -> Ow
     tables = read_own_tables(settings)
     every = list(tables.values())
     own = {part: settings.summarize(table, every) for part, table in tables.items()}
-    check_agreement(preprocessing, own, settings.label, settings.missing, settings.largest_spread)
+    check_agreement(
+        preprocessing,
+        own,
+        settings.label,
+        settings.missing,
+        settings.largest_spread,
+        strict=settings.strict,
+    )
     rows, features = sum(table.rows for table in tables.values()), len(preprocessing.feature_names)
     if rows * features > LARGEST_MATRIX:
         raise InputError(

@@ -11,6 +11,7 @@ import numpy as np
 from fedkin.data.batches import NodeData
 from fedkin.federation.owners import PARTS
 from fedkin.federation.portions import Portion
+from fedkin.federation.privacy import Budget
 from fedkin.federation.questions import HeldOut, Question
 from fedkin.federation.series import Beginning
 from fedkin.federation.simulation import Work
@@ -49,6 +50,8 @@ class OwnNode:
     work: Work
     held_out: HeldOut | None
     """The rows that only its own question is about, if it is an owner."""
+    budget: Budget | None = None
+    """What its owner grants, if its rows are protected; `work` then adds the noise and counts."""
     slot_bytes: dict[str, int] = field(default_factory=dict)
     """What a slot holds for one model, by the slot's name, as far as it was needed."""
 

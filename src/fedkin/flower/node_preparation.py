@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.data.batches import stack_nodes
+from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.data.preprocessing import Quantity
 from fedkin.errors import InputError
 from fedkin.federation.center import Center
+from fedkin.federation.privacy import Budget, NotPrivateError
+from fedkin.federation.private_work import PrivateWork
 from fedkin.federation.questions import HeldOut
 from fedkin.federation.simulation import SimulatedFederation, local_work
 from fedkin.flower import node_data
@@ -16,6 +18,7 @@ from fedkin.flower.joining import JoinRequest
 from fedkin.flower.node_draws import Draws
 from fedkin.flower.node_exchange import OwnNode
 from fedkin.flower.node_settings import NodeSettings
+from fedkin.flower.owner_privacy import KeptBudget
 from fedkin.flower.wire import Refusal, RefusedError
 from fedkin.models.base import Model
 from fedkin.models.named import MODELS, named_model, takes_l2
@@ -76,9 +79,36 @@ def _prepare(settings: NodeSettings, request: JoinRequest) -> OwnNode:
         numbers=[draws.number, 0][:times],
         group=draws.group,
     )
-    work = local_work(objective, data, first_number=draws.number)
     spread = _spread(parts) if settings.is_table else 1.0
-    return OwnNode(objective, draws, spread, data, work, held_out)
+    budget = _budget(settings, len(prepared.labels))
+    if budget is None:
+        work = local_work(objective, data, first_number=draws.number)
+    else:
+        work = _private_work(objective, data, budget, draws.number)
+    return OwnNode(objective, draws, spread, data, work, held_out, budget)
+
+
+def _budget(settings: NodeSettings, rows: int) -> Budget | None:
+    """Return what the owner grants, and what of it is spent; None if rows are not protected."""
+    privacy = settings.privacy
+    if privacy is None:
+        return None
+    if privacy.delta >= 1 / rows:
+        raise InputError(
+            f"delta = {privacy.delta:g} would allow one of {rows} rows to be published: choose it well below "
+            f"{1 / rows:.2g}"
+        )
+    assert settings.state is not None  # the settings have been checked
+    return KeptBudget(privacy, settings.state)
+
+
+def _private_work(
+    objective: Objective, data: NodeData, budget: Budget, first_number: int
+) -> PrivateWork:
+    try:
+        return PrivateWork(objective, data, [budget], first_number=first_number)
+    except NotPrivateError as error:
+        raise RefusedError(Refusal.FORBIDDEN, str(error)) from None
 
 
 def _spread(parts: node_data.OwnParts) -> float:

@@ -25,10 +25,12 @@ from fedkin.data.scenarios import has_paper_scenario
 from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
+from fedkin.federation.privacy import require_accountant
 from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.owner_limits import OwnerLimits
+from fedkin.flower.owner_privacy import OwnerPrivacy
 from fedkin.flower.wire import DESCRIBE, Refusal, RefusedError
-from fedkin.messages import suggestion
+from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.registry import method_class, register
 from fedkin.methods.settings import LARGEST_SEED
 from fedkin.types import LearningTask
@@ -54,6 +56,8 @@ class TableDescription(BaseModel):
     columns: tuple[str, ...] | None = None
     header: bool = True
     separator: str = ","
+    strict: bool = False
+    """Whether to refuse tables with different columns; a node refuses columns that it lacks."""
 
     @field_validator("categorical", "drop", "columns", mode="before")
     @classmethod
@@ -83,7 +87,7 @@ class TableDescription(BaseModel):
         return summarize(table, self.label, self.task, self.categorical, parts)
 
 
-class NodeSettings(OwnerLimits, TableDescription):
+class NodeSettings(OwnerLimits, OwnerPrivacy, TableDescription):
     """The settings of a node; in files and in `--node-config`, names have dashes."""
 
     name: str = Field(min_length=1, max_length=100)
@@ -205,7 +209,7 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
     except ValidationError as error:
         first = error.errors()[0]
         place = [".".join(str(part) for part in first["loc"])] if first["loc"] else []
-        reason = first["msg"].removeprefix("Value error, ")
+        reason = in_plain_words(first["msg"])
         raise InputError(": ".join([source, *place, reason])) from error
     if settings.is_table and settings.label is None:
         raise InputError(f"{source}: a table needs the name of its label column (label)")
@@ -219,6 +223,7 @@ def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
             f"{source}: the node needs a directory for its secret and its audit log (state)"
         )
     _check_fractions(settings, source)
+    _check_privacy(settings, source)
     known = (DESCRIBE, *all_tasks())
     for name in settings.allow or ():
         if name not in known:
@@ -245,4 +250,25 @@ def _check_fractions(settings: NodeSettings, source: str) -> None:
         raise InputError(
             f"{source}: validation-fraction and test-fraction leave no rows to train on: their sum must be "
             "below 1"
+        )
+
+
+def _check_privacy(settings: NodeSettings, source: str) -> None:
+    """Refuse options that protect nothing."""
+    if unused := settings.unused_privacy_options():
+        raise InputError(
+            f"{source}: {', '.join(unused)}: only epsilon turns the protection of rows on: give it too, or "
+            "leave that out"
+        )
+    if settings.epsilon is None:
+        return
+    require_accountant()
+    if settings.state is None:
+        raise InputError(
+            f"{source}: epsilon: the node needs a directory where what is spent outlives a run (state)"
+        )
+    if settings.validation_fraction is not None:
+        raise InputError(
+            f"{source}: epsilon protects rows that a model is trained on, and questions about rows held out "
+            "have no private answers: leave epsilon or validation-fraction out"
         )

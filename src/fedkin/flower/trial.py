@@ -110,6 +110,7 @@ def connect(layout: Layout) -> AbstractContextManager[control.Control]:
     """Connect to the SuperLink of this directory, on this machine."""
     running = layout.read_running()
     if running is None:
+        layout.read()  # a directory that is no federation cannot be started
         raise InputError(
             f"{layout.directory} is down: start it with fedkin federation up {layout.directory}"
         )

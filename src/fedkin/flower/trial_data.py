@@ -82,7 +82,7 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
     """
     files = _named_files(request)
     tables = gather(request)
-    federate_request(tables, request)
+    federation = federate_request(tables, request)
     if request.whole_owner:
         check_several_nodes(len(tables.nodes))
         check_owner_rows(tables.validation.rows)
@@ -105,7 +105,8 @@ def prepare_tables(layout: Layout, request: TableRequest, options: dict[str, Opt
     nodes = _entries(own)
     # The seed that has split the owner's rows also draws their folds.
     seed: dict[str, Option] = {"seed": request.seed} if request.whole_owner else {}
-    return Prepared(options | seed, center, nodes, tuple(tables.notes))
+    notes = (*tables.notes, *federation.warnings)
+    return Prepared(options | seed, center, nodes, notes)
 
 
 def prepare_everyone(request: TableRequest, options: dict[str, Option]) -> Prepared:
@@ -125,7 +126,14 @@ def prepare_everyone(request: TableRequest, options: dict[str, Option]) -> Prepa
                     f"fewer than {FEWEST_HELD_OUT_ROWS} would reveal them: give a larger --{part}-fraction, "
                     "or leave the node out"
                 )
-    federate_owners(tables, request.label, request.task, request.categorical, request.missing_codes)
+    federation = federate_owners(
+        tables,
+        request.label,
+        request.task,
+        request.categorical,
+        request.missing_codes,
+        strict=request.strict,
+    )
     held_out: dict[str, Option | None] = {
         "validation-fraction": request.validation_fraction,
         "test-fraction": request.test_fraction,
@@ -133,7 +141,7 @@ def prepare_everyone(request: TableRequest, options: dict[str, Option]) -> Prepa
     }
     data = options | {name: value for name, value in held_out.items() if value is not None}
     nodes = _entries({name: str(path.absolute()) for name, path in files.items()})
-    return Prepared(data, {}, nodes, tuple(notes))
+    return Prepared(data, {}, nodes, (*notes, *federation.warnings))
 
 
 def _entries(data: dict[str, str]) -> tuple[NodeEntry, ...]:

@@ -27,10 +27,10 @@ from fedkin.flower.wire import Refusal
 
 logger = logging.getLogger("fedkin.node")
 
-BUSY_INTERVAL, IDLE_INTERVAL = 0.05, 1.0
-"""Seconds between two requests for work. Asking costs a part of a core, so an idle worker asks less often."""
-IDLE_AFTER = 60.0
-"""Seconds without work after which a worker is idle."""
+PAUSE = 0.05
+"""Seconds between two requests for work. The SuperNode lets a request wait until there is some."""
+OVERDUE_INTERVAL = 0.5
+"""How often a worker looks whether an answer takes longer than the owner allows."""
 
 
 class Worker:
@@ -41,17 +41,15 @@ class Worker:
         self._computing = threading.Lock()
         self._memories: dict[int, RecordDict] = {}  # by run, the newest of each
 
-    def poll(self) -> bool:
-        """Ask for a message and start to answer it; return whether there is one.
+    def poll(self) -> None:
+        """Ask for a message, and start to answer it if there is one.
 
         Every message has its own thread. Flower waits for a message whose run has ended in the meantime
         and never arrives completely; the next messages need not wait for it.
         """
         item = self._connection.next_work_item()
-        if item is None:
-            return False
-        threading.Thread(target=self.handle, args=(item,), daemon=True).start()
-        return True
+        if item is not None:
+            threading.Thread(target=self.handle, args=(item,), daemon=True).start()
 
     def handle(self, item: WorkItem) -> None:
         """Fetch a message and answer it."""
@@ -110,14 +108,18 @@ def main() -> None:
     keep_compiled_code_like_parent()
     if arguments.parent_pid is not None:
         threading.Thread(target=_end_with, args=(arguments.parent_pid,), daemon=True).start()
+    threading.Thread(target=_keep_time, daemon=True).start()
     worker = Worker(SuperNodeConnection(arguments.runtime_api_address, arguments.secret_file))
-    last_work = time.monotonic()
+    while True:
+        worker.poll()
+        time.sleep(PAUSE)
+
+
+def _keep_time() -> NoReturn:
+    """End this process when an answer takes too long: `poll` waits meanwhile."""
     while True:
         end_if_overdue()
-        if worker.poll():
-            last_work = time.monotonic()
-        idle = time.monotonic() - last_work >= IDLE_AFTER
-        time.sleep(IDLE_INTERVAL if idle else BUSY_INTERVAL)
+        time.sleep(OVERDUE_INTERVAL)
 
 
 def _end_with(process: int) -> NoReturn:

@@ -237,6 +237,15 @@ def as_model(candidate: Any, task: LearningTask) -> Model:
                 f"the model {type(candidate).__name__} is not hashable; make it a frozen dataclass"
             ) from error
         return from_flax or WrappedModel(candidate, task)
+    if isinstance(candidate, type):
+        raise InputError(f"the model is the class {candidate.__name__}: give an object of it")
+    if callable(getattr(candidate, "get_params", None)) and callable(
+        getattr(candidate, "fit", None)
+    ):
+        raise InputError(
+            f"{type(candidate).__name__} is an estimator of scikit-learn, which nodes cannot train together: "
+            "use model='logistic' or 'ridge', or fedkin.FederatedClassifier or FederatedRegressor"
+        )
     raise InputError(
         f"a model is a PyTorch module, or has the methods init(key, inputs) and apply(params, inputs); "
         f"{type(candidate).__name__} lacks at least one of them"

@@ -48,6 +48,10 @@ def register_model(name: str, factory: ModelFactory) -> None:
     >>> named_model("wide", "classification", 3, (5,)).hidden
     200
     """
+    if not callable(factory):
+        raise InputError(
+            f"a model is registered by a function of (classes, point_shape), not by {factory!r}"
+        )
     MODELS.add(name, factory)
 
 

@@ -69,9 +69,7 @@ def full_loss_and_gradient(
     objective: Objective, theta: Vector, data: NodeData
 ) -> tuple[Array, Vector]:
     """Return L_k(θ) and ∇L_k(θ) in one pass over the node's data."""
-    return _mean_over_batches(
-        objective, partial(batch_loss_and_gradient, objective), (theta,), data
-    )
+    return mean_over_batches(objective, partial(batch_loss_and_gradient, objective), (theta,), data)
 
 
 @for_any_model(lambda theta, data: (theta, jnp.tile(theta, (data.turns.size, 1))))
@@ -87,7 +85,7 @@ def full_and_batch_gradients(
     def gradient(theta: Vector, batch: Batch) -> Vector:
         return batch_loss_and_gradient(objective, theta, batch)[1]
 
-    return _mean_over_batches(objective, gradient, (theta,), data, keep=True)
+    return mean_over_batches(objective, gradient, (theta,), data, keep=True)
 
 
 @for_any_model(lambda theta, data, vector: theta)
@@ -99,7 +97,7 @@ def full_hessian_product(
     def product(theta: Vector, vector: Vector, batch: Batch) -> Vector:
         return batch_hessian_product(objective, theta, batch, vector)
 
-    return _mean_over_batches(objective, product, (theta, vector), data)
+    return mean_over_batches(objective, product, (theta, vector), data)
 
 
 def full_class_product(
@@ -114,7 +112,7 @@ def full_class_product(
     def product(theta: Vector, vector: Vector, batch: Batch) -> Vector:
         return _batch_class_product(objective, theta, batch, vector)
 
-    return _mean_over_batches(objective, product, (theta, vector), data)
+    return mean_over_batches(objective, product, (theta, vector), data)
 
 
 @_jit
@@ -198,7 +196,7 @@ def _batches_at_once(objective: Objective, data: NodeData) -> int:
     return 1 if objective.is_heavy(data.labels.shape[-1]) else data.turns.shape[1]
 
 
-def _mean_over_batches(
+def mean_over_batches(
     objective: Objective,
     function: Callable[..., Any],
     vectors: tuple[Vector, ...],

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fedkin.data.images import ImageSource
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.errors import InputError
-from fedkin.events import Event, OnEvent
+from fedkin.events import Event, OnEvent, RunStarted
 from fedkin.federation.bad_updates import BadUpdates
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory, pack_arrays
@@ -121,6 +121,7 @@ def do_run(
     drawn = draw_problem(config, data_directory, engine)
 
     def record(event: Event) -> None:
+        event = with_config(event, config)
         directory.record(event)
         if on_event is not None:
             on_event(event)
@@ -137,6 +138,20 @@ def do_run(
     outcome = _outcome(trained, drawn.data)
     directory.finish(outcome, _files(trained, drawn))
     return outcome
+
+
+def with_config(event: Event, config: RunConfig) -> Event:
+    """Let the start of a run tell what the study asked for, next to what the method runs with."""
+    if not isinstance(event, RunStarted):
+        return event
+    asked = {
+        "dataset": config.dataset,
+        "setting": config.setting_title,
+        "target": config.target,
+        "seed": config.seed,
+        "model": config.model,
+    }
+    return replace(event, parameters={**asked, **event.parameters})
 
 
 def _outcome(trained: TrainedRun, data: FederatedData) -> dict[str, Any]:

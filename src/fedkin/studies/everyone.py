@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedkin.errors import FedkinError
 from fedkin.events import Event, OnEvent, RunFinished, RunStarted, StepDone, Warned
 from fedkin.federation.base import Cost
 from fedkin.numerics.communities import find_groups
+from fedkin.studies.cell import with_config
 from fedkin.studies.config import RunConfig
 from fedkin.studies.partitioned import PartitionedData, draw_nodes
 from fedkin.studies.store import OWNERS_FILE, RunDirectory, pack_arrays
@@ -55,6 +57,7 @@ def do_run_for_all(
     )
 
     def record(event: Event) -> None:
+        event = with_config(event, config)
         directory.record(event)
         if on_event is not None:
             on_event(event)
@@ -102,13 +105,7 @@ class _Progress:
             message = f"{event.run}: {event.message}"
             self._report(Warned(run=self._config.directory, message=message))
         elif isinstance(event, RunStarted) and event.run == self._owners[0]:
-            started = RunStarted(
-                run=self._config.directory,
-                method=event.method,
-                nodes=event.nodes,
-                resumed_after=event.resumed_after,
-            )
-            self._report(started)
+            self._report(replace(event, run=self._config.directory))
 
     def step(self, owner: str, state: RunState) -> None:
         """Take in the step of an owner; the first that takes one tells that all have taken the last."""

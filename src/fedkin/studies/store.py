@@ -261,7 +261,7 @@ class Store:
         """Refuse a directory without a study, or with one of another version."""
         file = self.path / "study.json"
         if not self.path.is_dir():
-            raise InputError(f"there is no directory {self.path}")
+            raise InputError(f"there is no directory {self.path}: give the --out of fedkin run")
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             found = content["format"]

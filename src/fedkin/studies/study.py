@@ -24,6 +24,7 @@ from fedkin.errors import FedkinError, InputError
 from fedkin.events import EVENTS_FILE, Event, EventReader, OnEvent, RunFailed
 from fedkin.files import write_atomically
 from fedkin.studies.cell import RunEngine, do_run, simulate
+from fedkin.studies.cluster import Cluster
 from fedkin.studies.config import (
     CELL_FIELDS,
     FOLLOWED,
@@ -84,6 +85,7 @@ def carry_out(
     data_directory: Path | None = None,
     engine: RunEngine = simulate,
     elsewhere: Sequence[RunConfig] = (),
+    cluster: Cluster | None = None,
 ) -> StudyOutcome:
     """Do all runs of a study that are not finished yet.
 
@@ -100,6 +102,7 @@ def carry_out(
         engine: Makes the federation of a run.
         elsewhere: Finished runs of the study that are kept elsewhere. They are not repeated, and the
             parameters chosen for them are used for the same run with another seed.
+        cluster: Does the runs in place of this machine's processes; it is connected.
     """
     if jobs < 1:
         raise InputError(f"--jobs must be 1 or more, not {jobs}")
@@ -112,7 +115,12 @@ def carry_out(
     store = Store(directory)
     store.open(resume=resume)
     run_all = partial(
-        _run_all, jobs=jobs, display=display, data_directory=data_directory, engine=engine
+        _run_all,
+        jobs=jobs,
+        display=display,
+        data_directory=data_directory,
+        engine=engine,
+        cluster=cluster,
     )
     with store.locked():
         store.write_study(study)
@@ -244,6 +252,7 @@ def _run_all(
     display: Display,
     data_directory: Path | None,
     engine: RunEngine,
+    cluster: Cluster | None,
     after_run: Callable[[], None] = lambda: None,
 ) -> dict[str, str]:
     """Do the runs that are not finished; return those that failed, with the reason."""
@@ -258,15 +267,17 @@ def _run_all(
         display.done(run.directory, error)
         after_run()
 
-    if jobs == 1 or len(pending) <= 1:
+    if cluster is not None:
+        cluster.do_runs(pending, parent, display, data_directory, finish)
+    elif jobs == 1 or len(pending) <= 1:
         for run in pending:
-            finish(run, _attempt(run, parent, data_directory, display.event, engine))
+            finish(run, attempt(run, parent, data_directory, display.event, engine))
     else:
         _in_processes(pending, parent, jobs, display, data_directory, finish)
     return failed
 
 
-def _attempt(
+def attempt(
     run: RunConfig,
     parent: Path,
     data_directory: Path | None,
@@ -336,7 +347,7 @@ def _in_processes(
     pool = ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(shares,))
     try:
         pending: dict[Future[str | None], RunConfig] = {
-            pool.submit(_attempt, run, parent, data_directory, None): run for run in runs
+            pool.submit(attempt, run, parent, data_directory, None): run for run in runs
         }
         while pending:
             done, _ = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)

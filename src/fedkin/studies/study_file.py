@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedkin.errors import InputError
-from fedkin.messages import suggestion
+from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.registry import METHODS
 from fedkin.studies.config import GRID_FIELDS, TARGETS, StudyConfig
 from fedkin.studies.partition_config import PartitionFields, refuse_useless_fields
@@ -110,4 +110,4 @@ def _problem(error: Any) -> str:
         return f"unknown method tune.{given}{suggestion(given, METHODS.names())}"
     if key == "target" and error["type"] == "literal_error" and isinstance(given, str):
         return f"target: {given!r} is unknown{suggestion(given, TARGETS)}"
-    return f"{key}: {error['msg']}".replace("Value error, ", "")
+    return f"{key}: {in_plain_words(error['msg'])}"

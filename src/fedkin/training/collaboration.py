@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from fedkin.federation.base import Cost
 from fedkin.files import write_atomically
 from fedkin.messages import join_names, suggestion
 from fedkin.numerics.communities import find_groups
+from fedkin.training import plots
 from fedkin.training.result import Result, read_file, result_from_bytes
 from fedkin.training.saved_files import (
     Archive,
@@ -30,6 +31,9 @@ from fedkin.training.saved_files import (
     read_table,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 FORMAT = 1
 """The version of the file format; a file of another version is refused."""
 
@@ -40,7 +44,7 @@ LEAST_CHANGE = 1e-9
 """Scores that differ by less than this are the same."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Collaboration:
     """Who learns with whom in a federation, and every node's model.
 
@@ -181,6 +185,30 @@ class Collaboration:
             failures=saved.failures,
             warnings=saved.warnings,
         )
+
+    def plot_matrix(self, ax: Any = None) -> "Axes":
+        """Draw whom each node learns with, in the order of groups, on these matplotlib axes or new ones.
+
+        Returns:
+            The axes.
+        """
+        if self.matrix is None:
+            raise InputError(f"the method {self.method!r} has no weights to draw: use plot_scores")
+        order = [name for group in self.groups for name in group]
+        return plots.plot_matrix(self.matrix.loc[order, order], ax, "owner", "learns with")
+
+    def plot_scores(self, ax: Any = None) -> "Axes":
+        """Draw every node's score by each method; return the axes."""
+        ax = plots.axes_or_new(ax)
+        scores = self.scores.drop(columns="points")
+        places = np.arange(len(scores))
+        for name in scores.columns:
+            ax.plot(scores[name], places, "o", label=str(name), alpha=0.8)
+        ax.set_yticks(places, [plots.as_written(node) for node in scores.index])
+        ax.invert_yaxis()
+        ax.set_xlabel(f"{self.measure} on {self.scored_on} data")
+        ax.legend()
+        return ax
 
     def __repr__(self) -> str:
         lines = [

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes
+from fedkin.data.arrays import FEWEST_ROWS, check_arrays, check_several_nodes, name_nodes
 from fedkin.errors import InputError
 from fedkin.events import OnEvent
 from fedkin.methods.base import Keep, Method, PresetName
@@ -156,9 +156,9 @@ def fit(
         refresh_probability: The probability q of renewing a reference point in a step.
         averaging: Whether training returns the weighted average of its iterates, as in Algorithm 1 of
             the paper, and not the last one (default).
-        solver: `cg`, `svrg` or `neumann`: how the hypergradient's linear system is solved.
-        damping: The number λ added to the Hessian (cg, neumann).
-        solver_iterations: Iterations (cg), terms (neumann) or rounds (svrg) of that solver.
+        solver: `cg`, `svrg`, `neumann` or `own`: how the hypergradient's linear system is solved.
+        damping: The number λ added to the Hessian (cg, neumann, own).
+        solver_iterations: Iterations (cg, own), terms (neumann) or rounds (svrg) of that solver.
         adjoint_learning_rate: The step size γ_h (svrg) or α (neumann) of that solver.
         outer: `single` moves model, h and weights with one synchronization per step; it is the default,
             unless a setting is given that it does not read. `adaptive` takes several per step and
@@ -220,7 +220,7 @@ def fit(
     else:
         chosen = make_method(method, settings)
     task = choose_task(model, task)
-    _check_devices(model, [*(nodes.values() if isinstance(nodes, Mapping) else nodes), validation])
+    _check_devices(model, [*name_nodes(nodes).values(), validation])
     arrays = check_arrays(
         nodes,
         validation,

@@ -8,13 +8,14 @@ from typing import Any, cast
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.data.batches import NodeData
 from fedkin.errors import DivergedError, FedkinError, InputError
-from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned
+from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned, plain
 from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.excluding import ExcludingFederation
-from fedkin.federation.simulation import SimulatedFederation
+from fedkin.federation.simulation import SimulatedFederation, Work
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
 from fedkin.methods.bilevel.mismatch import STOPPED_BY_MISMATCH
@@ -38,7 +39,12 @@ Engine = Callable[[Objective], Federation]
 
 
 def simulation(
-    nodes: Mapping[str, Points], *, batch_size: int, seed: int, threads: int | None = None
+    nodes: Mapping[str, Points],
+    *,
+    batch_size: int,
+    seed: int,
+    threads: int | None = None,
+    work: Callable[[Objective, NodeData], Work] | None = None,
 ) -> Engine:
     """Return the engine that lets this process be all the nodes.
 
@@ -47,6 +53,7 @@ def simulation(
         batch_size: The number of points in a mini-batch.
         seed: Decides how each node's points are divided into mini-batches.
         threads: How many threads work for the nodes; None for one per core.
+        work: Makes what runs tasks, such as `PrivateWork` for nodes that protect their rows.
     """
 
     def engine(objective: Objective) -> SimulatedFederation:
@@ -57,6 +64,7 @@ def simulation(
             batch_size=batch_size,
             seed=seed,
             threads=threads,
+            work=work,
         )
 
     return engine
@@ -235,9 +243,16 @@ class Problem:
             slots = slots_of(method.tasks)
             load_checkpoint(plan.checkpoint, state, federation, self.center, depends_on, slots)
             resumed_after = len(state.history)
-        names = federation.names
         plan.report(
-            RunStarted(run=plan.name, method=method.name, nodes=names, resumed_after=resumed_after)
+            RunStarted(
+                run=plan.name,
+                method=method.name,
+                nodes=federation.names,
+                resumed_after=resumed_after,
+                most_steps=plan.budget.steps,
+                most_synchronizations=plan.budget.synchronizations,
+                parameters=plain(parameters),
+            )
         )
         return attempt
 
@@ -249,7 +264,7 @@ class Problem:
                 save_checkpoint(
                     plan.checkpoint, state, attempt.federation, self.center, attempt.depends_on
                 )
-            plan.report(_step_event(state, plan.name))
+            plan.report(_step_event(state, plan.name, attempt.federation))
             for warning in state.history[-1].warnings:
                 plan.report(Warned(run=plan.name, message=warning))
             if plan.after_step is not None:
@@ -303,15 +318,18 @@ class Problem:
         if weights is None:
             weights = np.asarray(equal_weights(federation.present))
         claims = claims_of(federation.slopes, weights)
-        if state.stopped == STOPPED_BY_MISMATCH:  # somebody lies for certain, whoever it is
-            claims = np.ones_like(claims)
+        lied = state.stopped == STOPPED_BY_MISMATCH  # somebody does for certain, whoever it is
         harmful, notes = None, ()
         try:
             found = judge(
                 federation, self.center, theta, weights, cap or 1.0, judging_key(self.seed)
             )
             state.cost += found.cost
-            harmful = found.harmful(claims)
+            if lied and (there & ~federation.present).any():
+                # Training has shown who it was. The search for weights had hardly begun, so honest nodes that
+                # are unlike the owner may still have a weight: the run starts over and decides.
+                return True
+            harmful = found.harmful(np.ones_like(claims) if lied else claims)
             if harmful is not None:
                 federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
         except FedkinError as error:
@@ -414,7 +432,7 @@ def _limited(budget: Budget, method: Method, objective: Objective) -> Budget:
     return Budget(method.steps_for(objective)) if limits == (None, None, None) else budget
 
 
-def _step_event(state: RunState, run_name: str) -> StepDone:
+def _step_event(state: RunState, run_name: str, federation: Federation) -> StepDone:
     last = state.history[-1]
     weights = None if last.node_weights is None else tuple(last.node_weights.tolist())
     return StepDone(
@@ -428,4 +446,5 @@ def _step_event(state: RunState, run_name: str) -> StepDone:
         validation_accuracy=last.validation.accuracy,
         test_accuracy=None if last.test is None else last.test.accuracy,
         weights=weights,
+        absent=tuple(np.array(federation.names)[~federation.present].tolist()),
     )

@@ -4,8 +4,9 @@ import io
 import json
 import zipfile
 from dataclasses import asdict, dataclass, fields
+from html import escape
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from fedkin.messages import shorten
 from fedkin.models.base import Model, Statistics, as_model, is_torch_module
 from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
+from fedkin.training import plots
 from fedkin.training.saved_files import (
     Archive,
     FiniteNumber,
@@ -34,6 +36,9 @@ from fedkin.training.saved_files import (
     read_record,
     read_table,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FORMAT = 1
 """The version of the file format; a file of another version is refused."""
@@ -48,7 +53,7 @@ SAVED_MODELS: dict[str, Any] = {model.__name__: model for model in BUILT_IN_MODE
 """Models whose settings are written into the file; of others only the parameters are kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """The learned weights, the model trained with them, and how they came about.
 
@@ -114,6 +119,46 @@ class Result:
         """The parameters in the arrangement that the model knows."""
         return self.objective.unflatten(jnp.asarray(self.theta))
 
+    def plot_weights(self, ax: Any = None) -> "Axes":
+        """Draw the weight of each node as a bar, on these matplotlib axes or new ones; return the axes.
+
+        Weights that the cap decides are orange.
+        """
+        if self.weights is None:
+            raise InputError(f"the method {self.method!r} has no weights to draw: use plot_history")
+        return plots.plot_bars(self.weights, ax, "weight", marked=self.at_cap)
+
+    def plot_history(self, ax: Any = None) -> "Axes":
+        """Draw the losses during training against the synchronizations; return the axes."""
+        losses = [name for name in ("validation_loss", "test_loss") if name in self.history]
+        return plots.plot_lines(self.history, "synchronizations", losses, ax, "loss")
+
+    def __repr__(self) -> str:
+        lines = [f"Result of {self.method}: {self.cost.synchronizations} synchronizations"]
+        if self.weights is not None:
+            table = self._weights_table().to_string(max_rows=20, index_names=False)
+            lines += [f"  {line}".rstrip() for line in table.splitlines()]
+        if self.comparison is not None:
+            lines += ["  on the validation rows:"]
+            lines += [f"    {line}" for line in self.comparison.round(4).to_string().splitlines()]
+        lines.append(f"  {self.stopped}")
+        return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        """Show the weights and what they have to beat in a notebook."""
+        head, *_ = repr(self).split("\n")
+        tables = "" if self.weights is None else self._weights_table().to_html(max_rows=20)
+        if self.comparison is not None:
+            tables += self.comparison.round(4).to_html()
+        notes = "".join(f"<p>{escape(note)}</p>" for note in (self.stopped, *self.warnings))
+        return f"<p>{escape(head)}</p>{tables}{notes}"
+
+    def _weights_table(self) -> pd.DataFrame:
+        """Return the nodes with their weights, the largest first."""
+        table = pd.DataFrame({"weight": self.weights or {}}, dtype=float).rename_axis("node")
+        table["at cap"] = ["yes" if name in self.at_cap else "" for name in table.index]
+        return table.sort_values("weight", ascending=False, kind="stable").round(3)
+
     def module(self) -> Any:
         """Return a trained copy of the PyTorch module, in evaluation mode.
 
@@ -137,7 +182,9 @@ class Result:
     def predict_proba(self, inputs: Any) -> np.ndarray:
         """Return the probability of each class for each point."""
         if self.classes is None:
-            raise InputError("predict_proba is for classification; this model predicts numbers")
+            raise InputError(
+                "predict_proba is for classification; this model predicts numbers: use predict"
+            )
         return np.asarray(jax.nn.softmax(self._outputs(inputs), axis=1))
 
     def save(self, path: str | Path) -> None:
@@ -235,7 +282,7 @@ def read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
+        raise InputError(f"there is no file {path}: check the path") from error
     except (OSError, ValueError) as error:  # a path may have characters that no file can have
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{str(path)!r} cannot be read: {reason}") from error

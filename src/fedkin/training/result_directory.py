@@ -51,8 +51,14 @@ def check_writable(
     parent = out.absolute().parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(
+            f"{out} would be in a file, not in a directory: choose another --out"
+        ) from None
     except OSError as error:
-        raise InputError(f"{parent} cannot be made: {error.strerror}") from None
+        raise InputError(
+            f"{parent} cannot be made ({error.strerror}): choose another --out"
+        ) from None
     if not os.access(parent, os.W_OK):
         raise InputError(f"nothing can be written in {parent}; choose another --out")
 
@@ -83,6 +89,10 @@ def write_json(path: Path, content: Any) -> None:
 
 def check_result(directory: Path) -> None:
     """Refuse a directory that is not a result of `fedkin fit`."""
+    if directory.is_file():
+        raise InputError(
+            f"{directory} is a file: name the directory that was the --out of fedkin fit"
+        )
     if not directory.is_dir():
         raise InputError(f"there is no directory {directory}; make it with fedkin fit --out")
     for name in (PREPROCESSING, MODEL):

@@ -15,6 +15,8 @@ from fedkin.flower.audit import ANSWERED, ENDED, OUTCOMES, REFUSED, audit_logs, 
 from fedkin.flower.certificates import require_flower
 from fedkin.messages import suggestion
 
+NUMBERS = ("rows", "ε spent", "s")
+
 
 class Outcome(StrEnum):
     """What became of a request."""
@@ -83,10 +85,21 @@ def audit(
 
 
 def _print(entries: list[dict[str, Any]], *, several: bool) -> None:
-    titles = ["time", *(["node"] if several else []), "run", "request", "rows", "s", "outcome"]
+    protected = any(entry["epsilon"] for entry in entries)
+    spent = ["ε spent"] if protected else []
+    titles = [
+        "time",
+        *(["node"] if several else []),
+        "run",
+        "request",
+        "rows",
+        *spent,
+        "s",
+        "outcome",
+    ]
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for title in titles:
-        table.add_column(title, justify="right" if title in ("rows", "s") else "left")
+        table.add_column(title, justify="right" if title in NUMBERS else "left")
     for entry in entries:
         good = entry["outcome"] == ANSWERED
         outcome = entry["outcome"] + (f": {entry['cause']}" if entry["cause"] else "")
@@ -96,6 +109,7 @@ def _print(entries: list[dict[str, Any]], *, several: bool) -> None:
             entry["run"][:20],
             ", ".join(entry["tasks"]) or entry["request"],
             f"{entry['rows']:,}",
+            *([f"{entry['epsilon']:.4g}"] if protected else []),
             f"{entry['seconds']:.3f}",
         ]
         table.add_row(*map(Text, cells), Text(outcome, style="" if good else "red"))

@@ -51,6 +51,7 @@ TABLE_OPTIONS = (
     "categorical",
     "drop",
     "missing",
+    "strict",
     "columns",
     "no_header",
     "separator",
@@ -163,7 +164,11 @@ def init(
     layout = Layout(directory)
     check_listen_option(listen)
     _check_empty(layout)
-    if (nodes is None) == (not node):
+    if nodes is not None and node:
+        raise InputError(
+            "give --nodes 4 for nodes with images, or --node FILE for each node with a table, not both"
+        )
+    if nodes is None and not node:
         raise InputError("say which nodes there are: --nodes 4, or --node FILE for each of them")
     if nodes == 1 or (node and len(node) == 1):
         raise InputError("one node alone is no federation: give two or more")

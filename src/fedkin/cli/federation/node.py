@@ -22,6 +22,7 @@ from fedkin.flower.launch import Node, check_address, supernode_command
 from fedkin.flower.layout import Option, check_name, write_configuration
 
 LIMITS_PANEL = "Limits of what the center may ask"
+PRIVACY_PANEL = "Differential privacy for your rows"
 
 
 @takes(*COLUMN_OPTIONS)
@@ -273,6 +274,48 @@ def node(
             rich_help_panel=LIMITS_PANEL,
         ),
     ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            "--epsilon",
+            min=0,
+            metavar="E",
+            help="Protect each of your rows by noise: the largest epsilon of all answers, ever "
+            "(docs/security.md).",
+            rich_help_panel=PRIVACY_PANEL,
+        ),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            "--delta",
+            min=0,
+            max=1,
+            metavar="D",
+            help="The delta that goes with --epsilon (default: 0.00001).",
+            rich_help_panel=PRIVACY_PANEL,
+        ),
+    ] = None,
+    clip: Annotated[
+        float | None,
+        typer.Option(
+            "--clip",
+            min=0,
+            metavar="C",
+            help="The largest norm of a single row's gradient (default: 1).",
+            rich_help_panel=PRIVACY_PANEL,
+        ),
+    ] = None,
+    private_steps: Annotated[
+        int | None,
+        typer.Option(
+            "--private-steps",
+            min=1,
+            metavar="N",
+            help="How many gradients the budget is divided over (default: 100).",
+            rich_help_panel=PRIVACY_PANEL,
+        ),
+    ] = None,
     insecure: InsecureOption = False,
 ) -> None:
     """Take part in a federation with your own table, in the foreground; end it with Ctrl-C.
@@ -323,6 +366,10 @@ def node(
         ("seconds-per-request", seconds_per_request),
         ("runs-kept", runs_kept),
         ("audit-megabytes", audit_megabytes),
+        ("epsilon", epsilon),
+        ("delta", delta),
+        ("clip", clip),
+        ("private-steps", private_steps),
     ):
         if value is not None:
             settings[option] = value

@@ -52,6 +52,7 @@ def table_settings(context: typer.Context) -> dict[str, Option]:
     names = ("label", "positive", "categorical", "drop", "missing", "columns")
     settings: dict[str, Option | None] = {name: given[name] for name in names} | {
         "task": None if task is TaskName.classification else task.value,
+        "strict": given["strict"] or None,
         "header": False if given["no_header"] else None,
         "separator": None if given["separator"] == "," else given["separator"],
     }

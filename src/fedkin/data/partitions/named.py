@@ -16,7 +16,7 @@ from fedkin.data.partitions.natural import Natural
 from fedkin.data.partitions.pathological import Pathological
 from fedkin.data.scenarios import load_scenario, paper_scenario
 from fedkin.errors import InputError
-from fedkin.messages import suggestion
+from fedkin.messages import in_plain_words, suggestion
 
 PARTITIONS: dict[str, type[Any]] = {
     each.kind: each for each in (Dirichlet, Pathological, Groups, Natural)
@@ -169,7 +169,7 @@ def _problems(error: ValidationError) -> str:
             part
             for part in (
                 ".".join(str(step) for step in each["loc"]),
-                each["msg"].removeprefix("Value error, "),
+                in_plain_words(each["msg"]),
             )
             if part
         )

@@ -9,8 +9,11 @@ This file is imported by programs that do not compute, and imports nothing of fe
 """
 
 import asyncio
+import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flwr.common.constant import Status
@@ -20,15 +23,19 @@ from flwr.proto.runtime_pb2 import (
     PullAppMessagesRequest,
     PullTaskInputRequest,
 )
+from flwr.supercore.error import FlowerError
+from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supernode.servicer.runtime import runtime_handlers
 
 from fedkin.flower.internals.bundles import (
     DISPATCH,
+    LARGEST_BUNDLE,
     Answer,
     Application,
     Receive,
     Scope,
     Send,
+    all_objects,
     ask,
     bundle,
     dispatch,
@@ -38,12 +45,15 @@ from fedkin.flower.internals.bundles import (
     wait_for,
 )
 
+logger = logging.getLogger("fedkin.node")
+
 TAKE = "/v1/runtime/take"
 """Where a worker waits for work."""
 ACQUIRE = "/v1/runtime/acquire-task"
 """Flower's own path for that."""
-WORKER_SECONDS = 5.0
-"""The longest that a worker's request is kept waiting."""
+WORKER_SECONDS = 2.0
+"""The longest that a worker's request is kept waiting. A SuperNode that ends waits for it, three seconds at
+most."""
 LOOK_SECONDS = 0.5
 """How often both sides look whether there is something that nobody has told them of."""
 COMPLETE_SECONDS = 1.0
@@ -56,6 +66,7 @@ class Mailbox:
     def __init__(self) -> None:
         self._state: Any = None
         self._answered = threading.Condition()
+        self._storing = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: asyncio.Event | None = None
 
@@ -71,12 +82,13 @@ class Mailbox:
         look = state.get_messages_legacy
 
         def get_messages(**options: Any) -> Any:
-            while True:
-                with self._answered:
-                    found = look(**options)
-                    if found or options.get("is_reply") is not True:
-                        return found
+            if options.get("is_reply") is not True:
+                return look(**options)
+            with self._answered:
+                # An answer is taken when all its objects are there.
+                while self._storing or not (found := look(**options)):
                     self._answered.wait(LOOK_SECONDS)
+            return found
 
         state.get_messages_legacy = get_messages
 
@@ -91,10 +103,17 @@ class Mailbox:
         if loop is not None and event is not None:
             loop.call_soon_threadsafe(event.set)
 
-    def answered(self) -> None:
-        """Say that there is an answer; called by the server."""
+    @contextmanager
+    def storing(self) -> Iterator[None]:
+        """Store an answer while inside, and say that there is one; called by the server."""
         with self._answered:
-            self._answered.notify_all()
+            self._storing += 1
+        try:
+            yield
+        finally:
+            with self._answered:
+                self._storing -= 1
+                self._answered.notify_all()
 
     def news(self) -> asyncio.Event:
         """Return what the server waits for; called by the server."""
@@ -140,55 +159,69 @@ class NodeBundles:
         answer = await ask(self._application, scope, ACQUIRE, body)
         if answer.status == 200:
             acquired = AcquireTaskResponse.FromString(answer.body)
-            parts: list[bytes] = []
+            parts: list[bytes] | None = []
             if acquired.HasField("task") and acquired.token:
                 parts = await asyncio.to_thread(self._parts, acquired)
+            if parts is None:
+                parts, answer.body = [], AcquireTaskResponse().SerializeToString()
             answer.body = bundle([answer.body, *parts])
         return answer
 
     def _has_work(self) -> bool:
         return bool(self._mailbox.state.get_tasks(statuses=[Status.PENDING]))
 
-    def _parts(self, acquired: AcquireTaskResponse) -> list[bytes]:
-        """Return the node's memory, the message, and its objects if all are there."""
+    def _parts(self, acquired: AcquireTaskResponse) -> list[bytes] | None:
+        """Return the node's memory, the message, and its objects if all are there.
+
+        None if there is no message: a SuperNode takes one back whose run ends while it arrives. When a
+        task's time is over, Flower answers for it.
+        """
+        try:
+            return self._pull(acquired)
+        except (FlowerError, NoObjectInStoreError) as error:
+            logger.warning("a message cannot be handed to the worker: %s", error)
+            return None
+
+    def _pull(self, acquired: AcquireTaskResponse) -> list[bytes] | None:
         state, task = self._mailbox.state, acquired.task
         memory = runtime_handlers.pull_task_input(PullTaskInputRequest(), state, task)
         memory.ClearField("fab")  # a worker runs fedkin's own code
         deadline = time.monotonic() + COMPLETE_SECONDS
         while True:
             pulled = runtime_handlers.pull_messages(PullAppMessagesRequest(), state, task)
-            if pulled.messages_list or time.monotonic() > deadline:
+            if pulled.messages_list:
                 break
+            if time.monotonic() > deadline:
+                logger.warning("a message was gone before the worker had it")
+                return None
             time.sleep(0.005)
-        contents: list[bytes] = []
-        if pulled.messages_list:
-            tree = pulled.message_object_trees[0]
-            contents = self._contents(acquired, tree, deadline)
-            if contents:
-                confirm = ConfirmMessageReceivedRequest(message_object_id=tree.object_id)
-                runtime_handlers.confirm_message_received(confirm, state, task)
+        tree = pulled.message_object_trees[0]
+        contents = self._contents(acquired, tree, deadline)
+        if contents:
+            confirm = ConfirmMessageReceivedRequest(message_object_id=tree.object_id)
+            runtime_handlers.confirm_message_received(confirm, state, task)
         return [memory.SerializeToString(), pulled.SerializeToString(), *contents]
 
     def _contents(
         self, acquired: AcquireTaskResponse, tree: ObjectTree, deadline: float
     ) -> list[bytes]:
-        """Return the objects of a message; none if they do not arrive soon."""
-        contents = []
-        for number in object_ids([tree]):
+        """Return the objects of a message; none if they do not arrive soon, or do not go together."""
+
+        def read(number: str) -> bytes:
             request = PullObjectRequest(object_id=number)
             while True:
                 found = runtime_handlers.pull_object(request, self._mailbox.state, acquired.task)
-                if found.object_available:
-                    break
-                if time.monotonic() > deadline:
-                    return []
+                if found.object_available or time.monotonic() > deadline:
+                    return found.object_content
                 time.sleep(0.005)
-            contents.append(found.object_content)
-        return contents
+
+        return all_objects(tree, read, LARGEST_BUNDLE) or []
 
     async def _dispatch(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """Take the worker's answer."""
         first, *objects = unbundle(body)
-        answer, _ = await dispatch(self._application, scope, first, objects, self._mailbox.state)
-        self._mailbox.answered()
+        with self._mailbox.storing():
+            answer, _ = await dispatch(
+                self._application, scope, first, objects, self._mailbox.state
+            )
         return answer

@@ -1,7 +1,7 @@
 """Flower's SuperNode with fedkin's own worker: a program with the options of `flower-supernode`.
 
 It differs from `flower-supernode` in four ways. It says why it cannot talk to the SuperLink, where
-`flower-supernode` tries again for ever without a reason. The work is done by `worker.py`, which runs
+`flower-supernode` tries again forever without a reason. The work is done by `worker.py`, which runs
 fedkin's own code and nothing that the SuperLink sends along; the worker is started here, started again if
 it ends, and known by a secret that is new at each start. Where Flower's SuperNode sleeps for three seconds
 when there is no message, and for half a second while there is no answer, which would slow down every
@@ -39,6 +39,9 @@ LONGEST_WAIT = 3.0
 """Seconds between two times that a SuperLink is asked that is not there yet."""
 
 SECRET_BYTES = 32
+
+WORKER = "fedkin.flower.worker"
+"""The module that does the node's work."""
 
 REFUSED = (
     "the SuperLink does not accept this node: is its public key registered there, and is ca.pem the "
@@ -175,7 +178,7 @@ def keep_running(command: list[str]) -> NoReturn:
 def start_worker(port: str, secret_file: Path) -> None:
     """Keep a worker running for the SuperNode of this process."""
     write_secret(secret_file)
-    command = [sys.executable, "-P", "-m", "fedkin.flower.worker"]
+    command = [sys.executable, "-P", "-m", WORKER]
     command += ["--runtime-api-address", f"127.0.0.1:{port}"]
     command += ["--secret-file", str(secret_file)]
     command += ["--parent-pid", str(os.getpid())]

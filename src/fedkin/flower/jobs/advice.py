@@ -20,7 +20,7 @@ from fedkin.data.arrays import FEWEST_ROWS, check_enough_rows
 from fedkin.data.preprocessing import Quantity
 from fedkin.data.summaries import TableSummary
 from fedkin.errors import InputError
-from fedkin.events import OnEvent
+from fedkin.events import OnEvent, Warned
 from fedkin.flower.discovery import ConnectedNode
 from fedkin.flower.jobs.agreed_tables import AgreedTables
 from fedkin.flower.jobs.kept_runs import KeptRuns
@@ -76,6 +76,8 @@ class AdviceJob:
         kept.check(resume=resume)
         nodes, summaries = self._nodes(messenger, kept, resume=resume)
         tables = AgreedTables.agree(keys, summaries, keys.own, keys.test, owner_trains=True)
+        for line in tables.warnings:
+            report(Warned(message=line))
         question = Question(
             tables.validation,
             count_rows(tables.rows),
@@ -115,6 +117,7 @@ class AdviceJob:
         label = tables.preprocessing.label
         if isinstance(label, Quantity):
             advice = advice.in_unit(label.standard_deviation)
+        advice = advice.with_warnings(tables.warnings)
         described = {
             name: describe_summary(summary, tables.preprocessing)
             for name, summary in summaries.items()

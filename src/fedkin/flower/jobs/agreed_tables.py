@@ -32,6 +32,8 @@ class AgreedTables:
     rows: dict[str, int]
     owner: Table
     """The owner's rows, as they are."""
+    warnings: tuple[str, ...]
+    """Which columns are missing where, and which are not used."""
 
     @classmethod
     def agree(
@@ -56,13 +58,14 @@ class AgreedTables:
         own = description.read(validation, title)
         tested = None if test is None else description.read(test, "the test table")
         assert description.label is not None
-        preprocessing = merge_summaries(
+        preprocessing, warnings = merge_summaries(
             summaries,
             description.summarize(own),
             None if tested is None else description.summarize(tested),
             description.label,
             description.missing,
             owner_trains=owner_trains,
+            strict=description.strict,
         )
 
         def points(table: Table) -> Points:
@@ -74,6 +77,7 @@ class AgreedTables:
             None if tested is None else points(tested),
             {name: summary.rows for name, summary in summaries.items()},
             own,
+            warnings,
         )
 
     def describe_run(

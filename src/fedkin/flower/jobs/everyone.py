@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from pydantic import Field, ValidationError
 
-from fedkin.data.preprocessing import Preprocessing, Quantity, merge_with_judges
+from fedkin.data.preprocessing import Merged, Preprocessing, Quantity, merge_with_judges
 from fedkin.data.summaries import TableSummary, TextSummary
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event, OnEvent, Warned
@@ -83,7 +83,7 @@ class EveryoneJob:
         kept = KeptRuns.of_result(out, self.keys.digest())
         kept.check(resume=resume)
         nodes, described = self._nodes(messenger, kept, resume=resume)
-        preprocessing = self._agree(described)
+        preprocessing, differences = self._agree(described)
         label = preprocessing.label
         classes = None if isinstance(label, Quantity) else np.array(label.classes)
         federation = self._connect(messenger, nodes, described, preprocessing)
@@ -104,6 +104,9 @@ class EveryoneJob:
                 if isinstance(event, Warned) and event.message not in warnings:
                     warnings.append(event.message)
                 report(event)
+
+        for line in differences:
+            collect(Warned(message=line))
 
         def score(name: str, problem: Problem, run: TrainedRun) -> None:
             assert isinstance(problem.center, DistantCenter)
@@ -146,7 +149,7 @@ class EveryoneJob:
         kept.begin({name: as_json(parts) for name, parts in described.items()})
         return nodes, described
 
-    def _agree(self, described: Described) -> Preprocessing:
+    def _agree(self, described: Described) -> Merged:
         """Derive one transformation from the rows that nodes train on; what they hold out has to fit it."""
         assert self.keys.label is not None
         judges = {
@@ -156,7 +159,9 @@ class EveryoneJob:
             if part != TRAINED_ON
         }
         trained_on = {name: parts[TRAINED_ON] for name, parts in described.items()}
-        return merge_with_judges(trained_on, judges, self.keys.label, self.keys.missing)
+        return merge_with_judges(
+            trained_on, judges, self.keys.label, self.keys.missing, strict=self.keys.strict
+        )
 
     def _connect(
         self,

@@ -15,7 +15,7 @@ from fedkin.federation.secure.refusals import single_vectors_needed
 from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.node_settings import TableDescription
-from fedkin.messages import suggestion
+from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.base import Method
 from fedkin.methods.registry import make_method
 from fedkin.methods.settings import LARGEST_SEED
@@ -66,7 +66,7 @@ def read_keys(kind: type[Keys], content: Mapping[str, Any], path: Path) -> Keys:
         if first["type"] == "extra_forbidden":
             names = [name.replace("_", "-") for name in kind.model_fields]
             raise InputError(f"{path}: unknown key {place}{suggestion(place, names)}") from error
-        raise InputError(f"{path}: {place}: {first['msg']}") from error
+        raise InputError(f"{path}: {place}: {in_plain_words(first['msg'])}") from error
 
 
 def check_label_and_nodes(keys: JobKeys, options: FederationOptions, path: Path) -> int:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from fedkin.errors import InputError
 from fedkin.federation.secure.orders import FEWEST_SUMMED
+from fedkin.messages import in_plain_words
 
 VALIDATION_FRACTION = "validation-fraction"
 """The key that makes a job everyone's question."""
@@ -56,4 +57,4 @@ def federation_options(content: Any, source: str) -> FederationOptions:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(["federation", *(str(part) for part in first["loc"])])
-        raise InputError(f"{source}: {place}: {first['msg']}") from error
+        raise InputError(f"{source}: {place}: {in_plain_words(first['msg'])}") from error

@@ -5,7 +5,7 @@ all descriptions and sends it with the request to join; each node transforms its
 directory is that of `fedkin fit`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from fedkin.data.summaries import TableSummary
 from fedkin.errors import InputError
-from fedkin.events import OnEvent
+from fedkin.events import OnEvent, Warned
 from fedkin.flower.jobs.agreed_tables import AgreedTables
 from fedkin.flower.jobs.learning import LearningKeys, check_keys, read_keys, with_events
 from fedkin.flower.jobs.options import FederationOptions
@@ -79,6 +79,8 @@ class TableJob:
             nodes = all_nodes(messenger, self.federation)
             summaries = {node.name: summary_of(node) for node in nodes}
         tables = AgreedTables.agree(self.keys, summaries, self.keys.validation, self.keys.test)
+        for line in tables.warnings:
+            report(Warned(message=line))
         keys = self.keys
         run = tables.describe_run(keys, self.model, summaries)
         problem = Problem.build(
@@ -106,7 +108,8 @@ class TableJob:
             on_event=report,
             leave_one_out=keys.leave_one_out,
         )
-        result = make_result(problem, trained)
+        learned = make_result(problem, trained)
+        result = replace(learned, warnings=(*tables.warnings, *learned.warnings))
         metrics = score_tables(result, tables.validation, tables.test, tables.preprocessing)
         write_result(out, result, tables.preprocessing, metrics, tables.rows)
         checkpoint.unlink(missing_ok=True)

@@ -3,7 +3,7 @@ r"""The gradient of the validation loss with respect to the node weights (`eq:ap
 .. math:: \partial F / \partial w_k \approx -\nabla L_k(\theta)^\top h,
           \qquad \Big(\sum_k w_k \nabla^2 L_k(\theta) + \lambda I\Big) h = \nabla L_0(\theta)
 
-A solver for h is a frozen object of settings; `solvers/` has three. A node replies with the *number*
+A solver for h is a frozen object of settings; `solvers/` has four. A node replies with the *number*
 :math:`-\nabla L_k(\theta)^\top h`; its gradient stays where it is.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation, PerNode, WeightedSum
+from fedkin.federation.center import Center
 from fedkin.methods.base import PresetName
 from fedkin.methods.bilevel.node import HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.local_svrg.center import LocalSvrg
@@ -52,6 +53,7 @@ class AdjointSystem:
         theta: The model, (nearly) the inner minimizer for these weights.
         target: The gradient ∇L_0(θ).
         key: Randomness for the nodes.
+        center: The owner's data, where a solver works with them.
     """
 
     federation: Federation
@@ -59,6 +61,7 @@ class AdjointSystem:
     theta: Vector
     target: Vector
     key: Key
+    center: Center | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

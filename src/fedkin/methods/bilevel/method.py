@@ -135,7 +135,8 @@ class Bilevel(SvrgMethod):
         own_cap: The same for the node that the owner is, in `fit_all`, where every owner is a node: not below
             `cap`, which it has if open.
         solver: How the hypergradient's linear system is solved: `ConjugateGradients()`,
-            `LocalSvrgSolver()` (the paper's), `NeumannSeries()`, one of your own, or a name.
+            `LocalSvrgSolver()` (the paper's), `NeumannSeries()`, `OwnHessian()`, one of your own, or a
+            name.
         outer: The outer loop. `single` moves model, h and weights together, with one exchange per step; it
             is what the automatic preset has, unless a setting is given that it does not read. Else a step
             is several exchanges: `adaptive` chooses its step, Algorithm 3 (`proximal`) and Algorithm 2

@@ -89,10 +89,11 @@ class Differentiation:
         state: BilevelState,
         key: Key,
         federation: Federation,
+        center: Center,
     ) -> Hypergradient:
         """Return the gradient of F at these weights, whose model is θ; `target` is ∇L_0(θ)."""
         return self.solver(
-            AdjointSystem(federation, node_weights, theta, target, key),
+            AdjointSystem(federation, node_weights, theta, target, key, center),
             start=state.adjoint if self.warm_start_adjoint and state.iteration > 0 else None,
             rate_factor=state.rate_factor,
         )
@@ -110,7 +111,7 @@ class Differentiation:
         solution = self.train(state.theta, node_weights, inner_key, federation)
         loss, target = center.loss_and_gradient(solution.point)
         hypergradient = self.hypergradient_at(
-            solution.point, target, node_weights, state, adjoint_key, federation
+            solution.point, target, node_weights, state, adjoint_key, federation, center
         )
         return solution, loss, hypergradient
 
@@ -275,7 +276,7 @@ class AdaptiveBilevel:
             kept = state.accepted._replace(roster=roster)
             return self._reject(state._replace(accepted=kept), solution, loss, federation)
         hypergradient = self.differentiation.hypergradient_at(
-            solution.point, target, candidate, state.accepted, adjoint_key, federation
+            solution.point, target, candidate, state.accepted, adjoint_key, federation, center
         )
         gradient = hypergradient.gradient
         if state.accepted.iteration == 0:

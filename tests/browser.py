@@ -106,10 +106,20 @@ class Browser:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
-        self.call("Page.navigate", url=url)
+        loader = self.call("Page.navigate", url=url)["loaderId"]
         until = time.monotonic() + 120
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        while not self._is_loaded(loader):
             self.events.append(self._read(until))
+
+    def _is_loaded(self, loader) -> bool:
+        """Tell whether a page is loaded; on a busy machine the empty page before it may be so later."""
+        begun = False
+        for event in self.events:
+            if event.get("method") == "Page.frameNavigated":
+                begun = begun or event["params"]["frame"]["loaderId"] == loader
+            elif begun and event.get("method") == "Page.loadEventFired":
+                return True
+        return False
 
     def resize(self, width, height):
         self.call(

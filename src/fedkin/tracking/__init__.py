@@ -1,0 +1,1 @@
+"""What runs report, handed on to MLflow and TensorBoard as it happens."""
