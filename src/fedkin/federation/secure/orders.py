@@ -184,7 +184,8 @@ def write_words(
     fitting = [row for row in range(len(order.rows)) if fits(order, task, measured, row)]
     weights = np.array([order.rows[row].weight for row in fitting]).reshape(-1, 1)
     for name, place in places.items():
-        values = weights * np.asarray(replies[name])[fitting].reshape(len(fitting), -1)
+        array = np.asarray(replies[name])
+        values = weights * (array if array.ndim == 2 else array[:, None])[fitting]
         words[fitting, place] = encode(values, order.exponents[name])
     return words
 
