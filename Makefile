@@ -68,8 +68,14 @@ slow: $(VENV)/.dev  ## the tests that compute for long
 flower: $(VENV)/.dev  ## the long tests of a real federation, half an hour or more
 	$(BIN)/python -m pytest -m flower $(TEST_ARGUMENTS)
 
-docs: $(VENV)/.dev  ## the documentation site, in site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/site/build.py --out site
+# The gallery is made again when the library has changed: half a minute.
+GALLERY := site-gallery
+$(GALLERY)/.made: scripts/site/gallery.py docs/tutorial-tables.md $(shell find src/fedkin -name '*.py') | $(VENV)/.dev
+	$(BIN)/python scripts/site/gallery.py --out $(GALLERY)
+	@touch $@
+
+docs: $(VENV)/.dev $(GALLERY)/.made  ## the documentation site, in site/, with a gallery of reports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python scripts/site/build.py --out site --gallery $(GALLERY)
 
 # Each half begins with a look at the tree, since tests and docs must not change it.
 release: $(VENV)/.release  ## wheel and sdist in dist/, with everything checked; uploads nothing

@@ -150,14 +150,20 @@ def summarize(visits: list[Visit], synchronizations: int, timing: Timing) -> Tim
 
 
 def find_exchanges(visits: list[Visit]) -> list[tuple[float, float]]:
-    """Return when exchanges began and ended: from a push of the center to its last request for answers."""
+    """Return when exchanges began and ended: from a push of the center to its last request for answers.
+
+    Large messages take several pushes before the center asks for answers.
+    """
     begins = sorted(visit.begin for visit in visits if visit.path in PUSHES)
     collected = sorted((visit.begin, visit.end) for visit in visits if visit.path in COLLECTS)
-    found = []
+    found: list[tuple[float, float]] = []
+    first: float | None = None
     for begin, following in zip(begins, [*begins[1:], float("inf")], strict=True):
+        first = begin if first is None else first
         ends = [end for start, end in collected if begin <= start < following]
         if ends:
-            found.append((begin, max(ends)))
+            found.append((first, max(ends)))
+            first = None
     return found
 
 

@@ -1,4 +1,5 @@
-"""Runs the examples of a page: its Python blocks in order, in one namespace, and its `fedkin` commands.
+"""Runs the examples of a page in order and in one directory: its Python blocks, in one namespace, and its
+`fedkin` commands.
 
 `python tests/documents.py README.md` writes what the examples print into the page.
 """
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,40 +21,54 @@ import pandas as pd
 from sklearn.datasets import load_breast_cancer
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<printed>.*?)^```\n)?", re.M | re.S
+EXAMPLE = re.compile(
+    r"^(?:```python\n(?P<code>.*?)^```|    (?P<command>fedkin (?:[^\n]*\\\n)*[^\n]*))\n"
+    r"(?:\n```text\n(?P<printed>.*?)^```\n)?",
+    re.M | re.S,
 )
-COMMAND = re.compile(r"^    (fedkin .*(?:\\\n.*)*)$", re.M)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+LIVE = ("demo", "federation", "watch")
+"""Commands with tests of their own, which start other processes."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A Python block of a page, and what it is said to print."""
+    """A Python block or a `fedkin` command of a page, and what it is said to print."""
 
-    code: str
-    printed: str
+    code: str | None
+    command: list[str]
+    printed: str | None
+    """None for a command of which the page shows nothing."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the quick tests run it."""
+        return self.code is not None or self.command[1] not in LIVE
 
 
 def examples(page: str) -> list[Example]:
-    """Return the Python blocks of a page."""
-    return [Example(found["code"], found["printed"] or "") for found in BLOCK.finditer(page)]
+    """Return the examples of a page in their order."""
+    return [_example(found) for found in EXAMPLE.finditer(page)]
 
 
-def commands(page: str) -> list[list[str]]:
-    """Return the `fedkin` commands of a page."""
-    return [shlex.split(line.replace("\\\n", " ")) for line in COMMAND.findall(page)]
+def _example(found: re.Match[str]) -> Example:
+    command = shlex.split((found["command"] or "").replace("\\\n", " "))
+    said = found["printed"]
+    return Example(found["code"], command, said or "" if found["code"] else said)
 
 
-def run_examples(page: str) -> list[str]:
-    """Return what each Python block prints."""
+def run_examples(page: str) -> Iterator[tuple[Example, str]]:
+    """Run the examples in the current directory; yield each with what it prints."""
     namespace: dict[str, object] = {}
-    printed = []
     for example in examples(page):
-        with redirect_stdout(io.StringIO()) as output:
-            exec(compile(example.code, "an example", "exec"), namespace)  # noqa: S102
-        printed.append(output.getvalue())
-    return printed
+        if example.code is not None:
+            with redirect_stdout(io.StringIO()) as output:
+                exec(compile(example.code, "an example", "exec"), namespace)  # noqa: S102
+            yield example, output.getvalue()
+        elif example.runs:
+            yield example, run_command(example.command, Path())
 
 
 def run_command(command: list[str], directory: Path) -> str:
@@ -60,7 +76,7 @@ def run_command(command: list[str], directory: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fedkin", *command[1:]],
         cwd=directory,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "80"},
         capture_output=True,
         text=True,
         check=False,
@@ -92,16 +108,28 @@ def differs(said: str, printed: str) -> bool:
 
 
 def main(path: Path) -> None:
-    """Write what a page's examples print into the page."""
+    """Write what a page's examples print into the page; of commands, where it has a place for it."""
     page = path.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as directory, chdir(directory):
-        printed = iter(run_examples(page))
+        write_tables(Path())
+        printed = iter([output for _, output in run_examples(page)])
 
     def block(found: re.Match[str]) -> str:
-        output = next(printed)
-        return f"```python\n{found['code']}```\n" + (f"\n```text\n{output}```\n" if output else "")
+        example = _example(found)
+        if not example.runs:
+            return found[0]
+        said = found[0].removesuffix(f"\n```text\n{found['printed']}```\n")
+        output = _tidy(next(printed))
+        shown = output if example.printed is not None else ""
+        return said + (f"\n```text\n{shown}```\n" if shown else "")
 
-    path.write_text(BLOCK.sub(block, page), encoding="utf-8")
+    path.write_text(EXAMPLE.sub(block, page), encoding="utf-8")
+
+
+def _tidy(output: str) -> str:
+    return "".join(
+        f"{line.rstrip()}\n" for line in output.strip("\n").split("\n") if output.strip()
+    )
 
 
 if __name__ == "__main__":

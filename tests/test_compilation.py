@@ -20,6 +20,7 @@ from fedkin.compilation import keep_compiled_code
 from fedkin.methods.local_svrg import node as svrg
 from fedkin.models.base import WrappedModel
 from fedkin.models.linear import Logistic
+from fedkin.nodes import oracles
 
 
 @pytest.fixture(autouse=True)
@@ -194,6 +195,30 @@ def test_code_of_a_model_from_elsewhere_is_not_kept(model, kept_code, traces, mo
         as_a_new_process(monkeypatch, model)
     assert len(traces) == 2
     assert not list(kept_code.glob("fedkin-*"))
+
+
+def test_what_the_center_computes_is_kept_too(kept_code, monkeypatch):
+    """Options, and named tuples with whole numbers in them, come back from the disk as they were."""
+
+    def compute():
+        monkeypatch.setattr(compilation, "COMPILED", {})
+        center = problem(Logistic(classes=3, l2=0.1), *classification_nodes((30, 17))).center
+        theta = np.linspace(-1, 1, center.objective.size)
+        solution = center.solve(theta, jnp.ones_like(theta), damping=0.5, iterations=4)
+        line = center.search_line(theta, -theta, 0.0, 1.0)
+        return center.loss_and_gradient(theta), center.hessian(theta), solution, line
+
+    first = compute()
+    traced = []
+    trace = oracles.full_loss_and_gradient
+    monkeypatch.setattr(
+        oracles, "full_loss_and_gradient", lambda *a, **k: traced.append(1) or trace(*a, **k)
+    )
+    again = compute()
+    assert traced == []
+    assert len(list(kept_code.glob("fedkin-*"))) == 4
+    jax.tree.map(np.testing.assert_array_equal, again, first)
+    assert type(again[2]) is type(first[2])
 
 
 def own_round(*arguments, **options):

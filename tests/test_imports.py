@@ -21,12 +21,13 @@ DISTRIBUTIONS = {"PIL": "pillow", "mlflow": "mlflow-skinny", "sklearn": "scikit-
 """By name of import, where the name of the distribution is another."""
 
 EXTRAS = {
-    "flower": (FLOWER, "cli/federation"),
+    "flower": (FLOWER, "cli/federation", "federation/secure/"),
     "data": ("data/",),
     "flax": ("models/flax_modules.py",),
     "cluster": ("studies/cluster.py",),
     "mlflow": ("tracking/with_mlflow.py",),
     "onnx": ("training/onnx_export.py",),
+    "privacy": ("federation/privacy.py",),
     "tensorboard": ("tracking/with_tensorboard.py",),
     "torch": ("models/torch_", "nodes/torch_", "federation/torch_", "training/onnx_export.py"),
 }

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -10,8 +11,17 @@ from urllib.parse import unquote
 import pytest
 
 import fedkin
+from browser import Browser, find_browser
 
 ROOT = Path(__file__).parents[1]
+
+SEARCH = """
+const query = document.querySelector('[name=query]');
+query.focus();
+query.value = 'shapley';
+query.dispatchEvent(new Event('keyup', {bubbles: true}));
+query.dispatchEvent(new Event('input', {bubbles: true}));
+"""
 
 pytest.importorskip("mkdocs", reason="needs the extra docs")
 
@@ -22,6 +32,7 @@ class Page(HTMLParser):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links: list[str] = []
+        self.loaded: list[str] = []
         self.places: set[str] = set()
         self.feed(path.read_text(encoding="utf-8"))
 
@@ -30,6 +41,8 @@ class Page(HTMLParser):
         if "id" in given:
             self.places.add(given["id"])
         self.links += [given[name] for name in ("href", "src") if given.get(name)]
+        if tag != "a" and not (tag == "link" and given.get("rel") in ("canonical", "next", "prev")):
+            self.loaded += [given[name] for name in ("href", "src") if given.get(name)]
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +80,30 @@ def test_every_public_name_and_command_is_described(site):
 
 
 def test_nothing_is_loaded_from_elsewhere(site):
-    loaded = {
-        link for page in site.values() for link in page.links if link.endswith((".js", ".css"))
-    }
+    loaded = {link for page in site.values() for link in page.loaded}
     assert len(loaded) > 3
     assert [link for link in loaded if link.startswith(("http", "//"))] == []
+
+
+@pytest.mark.skipif(find_browser() is None, reason="needs Chromium: `make browser`")
+def test_a_page_opened_as_a_file_is_dark_where_wanted_and_can_be_searched(site):
+    start = next(path for path in site if path.name == "index.html")
+    browser = Browser(find_browser() or "")
+    try:
+        browser.open(start.as_uri(), dark=True)
+        scheme = "document.body.dataset.mdColorScheme"
+        assert wait_for(browser, f"{scheme} == 'slate' && {scheme}") == "slate"
+        browser.run(SEARCH)
+        found = "document.querySelectorAll('.md-search-result__item').length"
+        assert wait_for(browser, found) > 0
+        assert browser.complaints() == []
+        assert [each for each in browser.requests() if each.startswith("http")] == []
+    finally:
+        browser.close()
+
+
+def wait_for(browser, expression, patience=60):
+    until = time.monotonic() + patience
+    while not (value := browser.run(expression)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return value

@@ -115,6 +115,8 @@ class Call:
     """Whether all of the function is fedkin's own. Then its name and settings say what it computes, in
     other processes too, and the code can be found without tracing. JAX's own cache is keyed by the
     traced code, and tracing takes longer than reading a file."""
+    single_threaded: bool = True
+    """Whether the code stays in the thread that calls it."""
 
 
 def compile_side_by_side(calls: Sequence[Call]) -> list[Callable]:
@@ -145,7 +147,8 @@ def _get_missing(calls: dict[Any, Call]) -> None:
     ):
         begun = {
             key: threads.submit(
-                jax.jit(call.function).lower(*call.arguments).compile, SINGLE_THREADED
+                jax.jit(call.function).lower(*call.arguments).compile,
+                SINGLE_THREADED if call.single_threaded else None,
             )
             for key, call in missing.items()
         }
@@ -170,7 +173,8 @@ def _key(call: Call) -> Any:
     assert not call.function.keywords, "only positional arguments are part of the key"
     leaves, structure = jax.tree.flatten(call.arguments)
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    return call.function.func, call.function.args, structure, shapes, _jax_settings()
+    settings = (call.single_threaded, *_jax_settings())
+    return call.function.func, call.function.args, structure, shapes, settings
 
 
 def _jax_settings() -> tuple:

@@ -1,7 +1,9 @@
 """Random requests to a node: joins, preprocessing and tasks, well-formed and not.
 
-`python tests/attacks/fuzz.py --requests 10000` sends that many, with a seed, and says what came of them.
-Every request begins as one that the node would answer; then a few of its parts are changed.
+    PYTHONPATH=tests python tests/attacks/fuzz.py --requests 10000
+
+sends that many, with a seed, and says what came of them. Every request begins as one that the node would
+answer; then a few of its parts are changed.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Federations in which nobody lies, to count false alarms: nodes like the owner, unlike it, tiny and noisy.
 
-    python tests/attacks/honest_federations.py
+    PYTHONPATH=tests python tests/attacks/honest_federations.py
 
 prints how often a node of fifty federations is named.
 """

@@ -1,4 +1,4 @@
-"""What a malicious center gets out of one node: `python tests/attacks/malicious_center.py`.
+"""What a malicious center gets out of one node: `PYTHONPATH=tests python tests/attacks/malicious_center.py`.
 
 Each attack is a function that asks a node of 60 patients and returns what it has found, in figures. They need
 no network: the node answers in this process. docs/security.md has the figures before and after the defenses.
@@ -208,7 +208,7 @@ def rows_by_chosen_models(center: Center, table: pd.DataFrame) -> Found:
     for scale, norm in ((1.0, 20_000.0), (1.0, 99.0), (0.2, 99.0), (0.2, 10.0)):
         before = center.requests
         try:
-            rows = _divide_by_planes(center, summary, norm, scale)
+            rows = divide_by_planes(center, summary, norm, scale)
         except RefusedByNodeError:
             continue
         if rows and (count := count_rows(np.array(rows), table)) > best.rows:
@@ -217,7 +217,7 @@ def rows_by_chosen_models(center: Center, table: pd.DataFrame) -> Found:
     return best
 
 
-def _divide_by_planes(center: Center, summary: dict, norm: float, scale: float) -> list[np.ndarray]:
+def divide_by_planes(center: Center, summary: dict, norm: float, scale: float) -> list[np.ndarray]:
     """Return the rows that are alone between two planes, in the units of the table.
 
     Args:

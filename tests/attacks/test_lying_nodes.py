@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attacks.lying_nodes import ATTACKS, NODES, build, play, small
+from attacks.lying_nodes import ATTACKS, NODES, Rows, build, play, small
 from fedkin.federation.base import Cost, PerNode
 from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.task import slots_of
@@ -14,6 +14,7 @@ from fedkin.methods.bilevel.node import SLOPE
 from fedkin.training.keys import building_key
 from fedkin.training.leave_out import LeftOut, leave_each_out
 from fedkin.training.runner import Budget
+from fedkin.types import Points
 
 
 @pytest.mark.parametrize(("attack", "liars"), [("slope -1", 1), ("slope -10000", 2)])
@@ -44,6 +45,25 @@ def test_an_updates_length_names_a_node():
     assert any(
         "n8 was left out" in warning and "times as far" in warning for warning in found.warnings
     )
+
+
+def test_an_honest_node_is_not_blamed_for_a_liar_whose_updates_are_too_long():
+    """The sums that do not belong together end the search before the unlike node has lost its weight."""
+
+    def rows(seed, liars):
+        found = small(seed, liars)
+        own = found.nodes["n1"]
+        swapped = Points(own.inputs, np.array([1, 2, 0], np.int32)[own.labels])
+        return Rows({**found.nodes, "n1": swapped}, found.validation, found.test)
+
+    lies = {NODES - 1: ATTACKS["updates × 100"]}
+    problem = build(rows(0, 1), "logistic", lies)
+    state = problem.train(Bilevel(), budget=Budget(steps=15), leave_one_out=True).state
+    warnings = [warning for row in state.history for warning in row.warnings]
+    assert any("n8 was dropped for good" in warning for warning in warnings)
+    assert not any("n1 " in warning for warning in warnings)
+    assert state.kept.node_weights[0] < 0.01  # by its slope
+    assert state.kept.node_weights[-1] == 0
 
 
 def test_slopes_and_gradients_belong_together():

@@ -38,6 +38,13 @@ def test_an_exchange_ends_with_the_last_request_of_the_center_for_answers():
     assert find_exchanges(VISITS) == [(0.0, 0.9), (1.0, 1.5), (2.0, 2.8)]
 
 
+def test_an_exchange_begins_with_the_first_of_several_pushes():
+    """Large messages do not all go together."""
+    pushes = [visit("runtime/dispatch", 3.0, 3.2), visit("runtime/dispatch", 3.2, 3.4)]
+    visits = [*VISITS, *pushes, visit("runtime/collect", 3.5, 3.9)]
+    assert find_exchanges(visits)[-1] == (3.0, 3.9)
+
+
 def test_only_the_last_exchanges_count():
     found = summarize(VISITS, 2, Timing(4, None, 3.0, [], 0, {}, 0, 0, {}))
     assert found.seconds == pytest.approx([0.5, 0.8])

@@ -181,6 +181,12 @@ TABLE = (
         "flwr.supercore.error", "FlowerError", "bundles", "let Flower say that a run has ended"
     ),
     Reliance(
+        "flwr.supercore.object_store",
+        "NoObjectInStoreError",
+        "node_bundles",
+        "know that a message is gone",
+    ),
+    Reliance(
         "flwr.superlink.servicer.fleet.fleet_handlers",
         "pull_object",
         "bundles",

@@ -1,11 +1,14 @@
 """A node that protects its rows: its budget outlives runs and restarts, and what it refuses."""
 
 import json
+import os
 import re
 import stat
+import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from attacks.victim import Center, RefusedByNodeError, agreed, make_table
@@ -14,17 +17,19 @@ from fedkin.federation.privacy import BudgetSpentError, Privacy
 from fedkin.flower import node as node_module
 from fedkin.flower import node_preparation
 from fedkin.flower.audit import read_entries
+from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from fedkin.flower.node import SEE_LOG
 from fedkin.flower.node_settings import node_settings
 from fedkin.flower.owner_privacy import BUDGET_FILE, KeptBudget
 from fedkin.flower.wire import Refusal
-from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT
+from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.descent.node import DESCENT_ROUND
 from fedkin.studies.cell import do_run
 from flower.fake_grid import FakeGrid
 from flower.trials import NAMES, config, engines, outcome
 from flower.trials import settings as settings_of
+from flower.well_formed import HEADER, exchange
 
 
 @pytest.fixture
@@ -130,6 +135,48 @@ def test_what_is_spent_is_written_down_before_anything_is_released(tmp_path):
         again.spend(1)  # another process of the node sees it
 
 
+def test_what_is_spent_survives_a_power_cut(tmp_path, monkeypatch):
+    """The file and then its name in the directory are on the disk before anything is released."""
+    written = []
+
+    def fsync(opened):
+        state = os.fstat(opened)
+        name = "directory" if stat.S_ISDIR(state.st_mode) else "file"
+        written.append((name, (tmp_path / "state" / BUDGET_FILE).exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    KeptBudget(Privacy(1.0, 1e-3, 1.0, 10), tmp_path / "state").spend(1)
+    assert written == [("file", False), ("directory", True)]
+
+
+def test_a_node_that_was_protected_does_not_answer_without_noise_by_oversight(plain, settings):
+    train(joined(settings), 1)
+    with pytest.raises(InputError, match=rf"epsilon is missing.*{BUDGET_FILE}"):
+        node_settings(plain)
+    (Path(plain["state"]) / BUDGET_FILE).unlink()
+    assert node_settings(plain).privacy is None
+
+
+def test_what_was_computed_without_noise_is_not_used_once_rows_are_protected(plain, settings):
+    """An owner changes the file of settings during a run. The exact gradient is still remembered."""
+    given = dict(plain)
+    center = joined(given)
+    theta = np.zeros(center.size)
+    center.ask(GRADIENT, {"theta": theta})
+
+    def follow():
+        """Ask for one number more of the gradient, which the node remembers."""
+        values, vectors = exchange(SLOPE, center.size, begin=False)
+        vectors["ask/vector"] = np.arange(center.size, dtype=np.float32)
+        return center.send(HEADER | {"attempt": str(center.attempts)} | values, vectors)
+
+    assert follow().values["ask.number.slope"] != 0
+    given.update(settings)
+    assert refused(follow).code == Refusal.NOT_JOINED
+    center.join(agreed(center.describe()))
+    assert refused(follow).code == Refusal.NOT_BEGUN
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"spent": -1.0}', '{"spent": NaN}', "[1]", "\xff"])
 def test_a_damaged_count_is_no_new_budget(settings, content):
     state = Path(settings["state"])
@@ -161,7 +208,7 @@ def test_a_gradient_is_clipped_and_noisy(settings):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"delta": 1e-3}, "epsilon turns on"),
+        ({"delta": 1e-3}, "only epsilon turns the protection of rows on"),
         ({"clip": 1.0, "private-steps": 5}, "clip, private-steps"),
         ({"epsilon": 1.0, "validation-fraction": 0.2}, "validation-fraction"),
         ({"epsilon": 0.0}, "epsilon"),
@@ -171,6 +218,12 @@ def test_a_gradient_is_clipped_and_noisy(settings):
 def test_options_that_protect_nothing_are_refused(plain, changes, words):
     with pytest.raises(InputError, match=words):
         node_settings(plain | changes)
+
+
+def test_a_missing_accountant_is_reported_before_the_node_starts(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(InputError, match=r"pip install 'fedkin\[privacy\]'"):
+        node_settings(settings)
 
 
 def test_what_is_spent_needs_a_directory(plain):
@@ -198,3 +251,37 @@ def test_a_run_over_flower_spends_what_it_should(tmp_path):
     for name in NAMES:
         *_, last = read_entries(tmp_path / name)
         assert last["epsilon"] == pytest.approx(5.0, rel=1e-4)
+
+
+def test_the_job_of_the_documentation_works_with_protected_nodes(tmp_path):
+    """It takes the gradients that docs/deploy.md counts, no more, and every step of it."""
+    page = (Path(__file__).parents[2] / "docs/deploy.md").read_text(encoding="utf-8")
+    job = next(part for part in page.split("```toml\n") if 'solver = "own"' in part)
+    for seed, name in enumerate(("own", "test", "north", "south", "west")):
+        make_table(tmp_path / f"{name}.csv", seed=seed)
+    (tmp_path / "job.toml").write_text(
+        'validation = "own.csv"\ntest = "test.csv"\nlabel = "outcome"\n'
+        + job.split("```")[0]
+        + "\n[federation]\nnodes = 3\n",
+        encoding="utf-8",
+    )
+    nodes = [
+        {
+            "name": name,
+            "data": str(tmp_path / f"{name}.csv"),
+            "label": "outcome",
+            "state": str(tmp_path / name),
+            "epsilon": 50.0,
+            "delta": 1e-3,
+            "private-steps": 40,
+        }
+        for name in ("north", "south", "west")
+    ]
+    messenger = Messenger(FakeGrid(nodes), 0.3, 0.01)
+    load_job(tmp_path / "job.toml").carry_out(messenger, tmp_path / "out", resume=False)
+    history = pd.read_csv(tmp_path / "out" / "history.csv")
+    assert history["step"].iloc[-1] == 10
+    for node in nodes:
+        *_, last = read_entries(Path(node["state"]))
+        assert last["epsilon"] == pytest.approx(50.0, rel=1e-4)
+        assert last["outcome"] == "answered"

@@ -183,7 +183,8 @@ def test_a_superlink_that_is_started_again_continues_with_its_database(tmp_path)
 def test_a_supernode_killed_during_a_run_comes_back(trial, tmp_path):
     """It is dropped after three failures and rejoins when it is back, and the run ends well."""
     out = tmp_path / "out"
-    run, directory = trial.submit(config("bilevel-cg", steps=6), out, patience=45)
+    # Enough steps that the run is still under way when the node has started again.
+    run, directory = trial.submit(config("bilevel-cg", steps=60), out, patience=45)
     wait_until(directory.checkpoint.exists, PATIENCE, "the first checkpoint")
     trial.processes.kill("majority-2")
 

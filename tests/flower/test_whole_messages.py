@@ -230,9 +230,29 @@ def test_large_messages_do_not_all_go_together(link, monkeypatch):
     link.requests()
     found = {reply.metadata.reply_to_message_id: reply for reply in grid.pull_messages(numbers)}
     requests = link.requests()
-    assert (requests[0], requests.count("/v1/runtime/pull-object")) == (COLLECT, 3)
+    assert (requests[0], requests.count("/v1/runtime/pull-object")) == (COLLECT, 6)
     for place, number in enumerate(numbers):
         assert found[number].content["answer"]["reply"] == bytes([place]) * 20_000
+
+
+def test_a_message_that_is_too_large_to_go_whole_is_fetched_in_parts(link, monkeypatch):
+    """So that the SuperLink does not hold several copies of it at once."""
+    monkeypatch.setattr(bundles, "LARGEST_BUNDLE", 10_000)
+    stored = {}
+    node = link.node(lambda tree: [stored[each] for each in object_ids([tree])])
+    grid = link.grid()
+    numbers = grid.push_messages([question(node, content=b"a" * 20_000)])
+    link.requests()
+    message = answer(link, node, stored, node.receive(), reply=b"b" * 20_000)
+    assert message.content["request"]["content"] == b"a" * 20_000
+    (found,) = grid.pull_messages(numbers)
+    assert found.content["answer"]["reply"] == b"b" * 20_000
+    fetched_singly = [["/v1/fleet/pull-object"] * 3, ["/v1/runtime/pull-object"] * 3]
+    assert link.requests() == [
+        *(FETCH, *fetched_singly[0], "/v1/fleet/confirm-message-received", DELIVER),
+        *(COLLECT, *fetched_singly[1], "/v1/runtime/confirm-message-received"),
+    ]
+    assert not link.state.object_store.store
 
 
 def test_a_request_waits_for_a_message_and_who_is_not_asked_gets_nothing(link, monkeypatch):
@@ -464,10 +484,24 @@ def test_a_worker_is_told_that_there_is_work_and_gets_it_whole(supernode, monkey
     assert not state.object_store.store
 
 
-def test_a_task_that_cannot_be_handed_over_does_not_end_the_worker(supernode):
-    """Such as one of a run that the SuperNode does not know."""
-    assert supernode.state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
-    assert supernode.connection.next_work_item() is None
+def test_work_whose_message_is_gone_is_none(supernode, monkeypatch):
+    """Such as that of a run that has ended while it arrived. It must not end the worker."""
+    state, connection = supernode.state, supernode.connection
+    assert state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+    assert connection.next_work_item() is None  # the SuperNode does not know the run
+    monkeypatch.setattr(
+        node_bundles.runtime_handlers,
+        "pull_task_input",
+        lambda request, state, task: runtime.PullTaskInputResponse(),
+    )
+    monkeypatch.setattr(node_bundles, "COMPLETE_SECONDS", 0.1)
+    assert state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+    assert connection.next_work_item() is None  # there is no message
+    message = message_for_a_node(number=7)
+    state.store_message(message)
+    assert state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+    assert connection.next_work_item() is None  # its objects have been deleted
+    assert supernode.paths == [TAKE] * 3
 
 
 def test_a_worker_without_work_asks_again_after_a_while(supernode, monkeypatch):

@@ -1,5 +1,6 @@
 """The worker against a SuperNode that is none: every message is answered, whatever it is made of."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -196,3 +197,25 @@ def test_the_newest_memory_counts_not_the_one_that_was_handed_out(work):
     assert "joined" in joined.states[0]
     later = work(StubNode(request(kind="describe")))  # with an empty memory
     assert "joined" in later.states[0]
+
+
+def test_a_worker_that_waits_for_work_still_watches_the_time(monkeypatch):
+    """A request for work waits for seconds, and an owner's limit may be shorter."""
+    looks, looked = iter(range(3)), threading.Event()
+
+    def end_if_overdue():
+        if next(looks, None) is None:
+            looked.set()
+            threading.Event().wait()  # so that this thread looks at no other test's requests
+
+    def next_work_item():
+        raise KeyboardInterrupt if looked.wait(5) else TimeoutError
+
+    connection = SimpleNamespace(next_work_item=next_work_item)
+    monkeypatch.setattr(worker, "SuperNodeConnection", lambda address, secret: connection)
+    monkeypatch.setattr(worker, "OVERDUE_INTERVAL", 0.01)
+    monkeypatch.setattr(worker, "keep_compiled_code_like_parent", lambda: None)
+    monkeypatch.setattr(worker, "end_if_overdue", end_if_overdue)
+    monkeypatch.setattr("sys.argv", ["worker", "--runtime-api-address", "127.0.0.1:1"])
+    with pytest.raises(KeyboardInterrupt):
+        worker.main()

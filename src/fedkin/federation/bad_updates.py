@@ -15,7 +15,7 @@ from fedkin.federation.base import (
     RevealedEach,
     WeightedSum,
 )
-from fedkin.federation.wrapper import WrappedFederation
+from fedkin.federation.wrapper import Shown, WrappedFederation
 from fedkin.types import Array, Key
 
 MODEL, STARTS = "point", ("point", "shared")
@@ -42,7 +42,7 @@ class BadUpdates(WrappedFederation):
     def exchange(self, *, key: Key, **requests: Request) -> Reply:
         """Ask the nodes; sums are made here, after the bad nodes' share in them is changed."""
         asked = {
-            name: _Shown(request, self.ask_all) if isinstance(request, WeightedSum) else request
+            name: Shown(request, self.ask_all) if isinstance(request, WeightedSum) else request
             for name, request in requests.items()
         }
         reply = self.inner.exchange(key=key, **asked)
@@ -76,18 +76,6 @@ class BadUpdates(WrappedFederation):
 
     def _of(self, rows: np.ndarray, start: np.ndarray) -> np.ndarray:
         return (start + self._factor * (rows - start)).astype(rows.dtype)
-
-
-class _Shown(Revealed):
-    """Shows each node's part of a weighted sum: the same nodes are asked for the same."""
-
-    def __init__(self, request: WeightedSum, ask_all: bool) -> None:
-        super().__init__(request.task, request.message, begin=request.begin, **request.options)
-        self.models = request.models
-        self._request, self._ask_all = request, ask_all
-
-    def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:
-        return self._request.asked(nodes, ask_all=self._ask_all)
 
 
 def _start(name: str, request: Request) -> np.ndarray:

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedkin.compilation import Call, compile_side_by_side
 from fedkin.data.batches import NodeData, stack_nodes
 from fedkin.federation.base import Federation
 from fedkin.federation.simulation import SimulatedFederation
 from fedkin.models.base import Statistics
+from fedkin.models.named import BUILT_IN_MODELS
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
 from fedkin.numerics.line_search import LineSearch, search_by_slope
@@ -196,8 +198,11 @@ class Center:
             **options: Settings that are part of the compiled code.
         """
         if self.objective.in_jax:
-            compiled = _compiled(function, *options)
-            return compiled(self.objective, self.data, *arguments, **options)
+            numbers = [jnp.asarray(each, jnp.result_type(float)) for each in arguments]
+            own = partial(_of_only_node, function.__name__, self.objective, tuple(options.items()))
+            lasting = type(self.objective.model) in BUILT_IN_MODELS
+            call = Call(own, (self.data, *numbers), lasting, single_threaded=False)
+            return compile_side_by_side([call])[0](*call.arguments)
         assert self._foreign is not None
         return self._foreign(function, *arguments, **options)
 
@@ -282,14 +287,14 @@ def evaluate_in_chunks(
     return np.concatenate(outputs)
 
 
-@cache
-def _compiled(function: Callable[..., Any], *options: str) -> Callable[..., Any]:
-    """Compile a function of the model and a node's data, for the only node of a stack."""
+def _of_only_node(
+    name: str, objective: Objective, options: tuple, data: NodeData, *arguments: Array
+) -> Any:
+    """Compute one of the functions below for the only node of a stack.
 
-    def of_only_node(objective: Objective, data: NodeData, *arguments: Any, **given: Any) -> Any:
-        return function(objective, data.of_node(0), *arguments, **given)
-
-    return jax.jit(of_only_node, static_argnums=0, static_argnames=options)
+    It is named, so that its code is found again by other processes.
+    """
+    return globals()[name](objective, data.of_node(0), *arguments, **dict(options))
 
 
 def _loss_and_gradient(objective: Objective, data: NodeData, theta: Vector) -> tuple[Array, Vector]:

@@ -117,7 +117,8 @@ def system_normal(shape: tuple[int, ...]) -> np.ndarray:
     return ndtri((bits.astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)
 
 
-def _accounting() -> Any:
+def require_accountant() -> Any:
+    """Return the package that turns noise into (ε, δ), or say in one line how to install it."""
     try:
         import dp_accounting
     except ModuleNotFoundError as error:
@@ -129,11 +130,11 @@ def _accounting() -> Any:
 
 @cache
 def _limit(epsilon: float, delta: float) -> float:
-    return float(_accounting().get_sigma_gaussian(epsilon, delta)) ** -2
+    return float(require_accountant().get_sigma_gaussian(epsilon, delta)) ** -2
 
 
 @cache
 def _epsilon(spent: float, delta: float) -> float:
     if spent == 0:
         return 0.0
-    return float(_accounting().get_epsilon_gaussian(spent**-0.5, delta))
+    return float(require_accountant().get_epsilon_gaussian(spent**-0.5, delta))

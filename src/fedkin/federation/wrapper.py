@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedkin.federation.base import Federation, Reply, Request
+from fedkin.federation.base import Federation, Reply, Request, Revealed, WeightedSum
 from fedkin.federation.task import Slot
 from fedkin.models.objective import Objective
 from fedkin.types import Key
@@ -68,3 +68,15 @@ class WrappedFederation:
     def import_state(self, arrays: Mapping[str, np.ndarray], slots: Mapping[str, Slot]) -> None:
         """See `Federation`."""
         self.inner.import_state(arrays, slots)
+
+
+class Shown(Revealed):
+    """Shows each node's part of a weighted sum: the same nodes are asked for the same."""
+
+    def __init__(self, request: WeightedSum, ask_all: bool) -> None:
+        super().__init__(request.task, request.message, begin=request.begin, **request.options)
+        self.models = request.models
+        self._request, self._ask_all = request, ask_all
+
+    def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:
+        return self._request.asked(nodes, ask_all=self._ask_all)

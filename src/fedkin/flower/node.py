@@ -173,7 +173,7 @@ def _join(
         usage.count_join(settings)
     joined = request.values()
     own = prepared_node(settings, joined)
-    NodeMemory(context.state).join(joined)
+    NodeMemory(context.state).join(joined, protected=own.budget is not None)
     prune_snapshots(settings.state, settings.runs_kept)
     entry.rows = _training_rows(own) + _held_out_rows(own)
     return Parcel(
@@ -199,6 +199,11 @@ def _do_exchange(
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
+    if memory.protected != (settings.privacy is not None):
+        # It may remember gradients without noise, from before its owner has turned protection on.
+        raise RefusedError(
+            Refusal.NOT_JOINED, "this node's owner has changed how rows are protected"
+        )
     entry.run = joined["run"]
     step = natural_number("step", header["step"])
     orders = read_orders(values.pop(ORDERS)) if ORDERS in values and OWNERS in values else []

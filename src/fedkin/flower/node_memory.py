@@ -55,10 +55,18 @@ class NodeMemory:
         record = self._records.get("joined")
         return None if record is None else json.loads(str(record["request"]))  # pyright: ignore
 
-    def join(self, request: dict[str, Any]) -> None:
+    @property
+    def protected(self) -> bool:
+        """Whether the node's rows were protected when it joined, and so in all that it remembers."""
+        record: Any = self._records.get("joined", {})
+        return bool(record.get("protected", False))
+
+    def join(self, request: dict[str, Any], *, protected: bool = False) -> None:
         """Forget everything, and remember this run."""
         self._records.clear()
-        self._records["joined"] = ConfigRecord({"request": json.dumps(request)})
+        self._records["joined"] = ConfigRecord(
+            {"request": json.dumps(request), "protected": protected}
+        )
         self.keep(SlotMemory())
 
     def slots(self) -> SlotMemory:

@@ -25,9 +25,10 @@ from fedkin.data.scenarios import has_paper_scenario
 from fedkin.data.summaries import TableSummary, summarize
 from fedkin.data.tables import Table, TableFormat, read_table
 from fedkin.errors import InputError
+from fedkin.federation.privacy import require_accountant
 from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.owner_limits import OwnerLimits
-from fedkin.flower.owner_privacy import OwnerPrivacy
+from fedkin.flower.owner_privacy import BUDGET_FILE, OwnerPrivacy
 from fedkin.flower.wire import DESCRIBE
 from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.registry import method_class, register
@@ -217,11 +218,17 @@ def _check_privacy(settings: NodeSettings, source: str) -> None:
     """Refuse options that protect nothing."""
     if unused := settings.unused_privacy_options():
         raise InputError(
-            f"{source}: {', '.join(unused)}: they say how rows are protected, which epsilon turns on: give "
-            "it too, or leave them out"
+            f"{source}: {', '.join(unused)}: only epsilon turns the protection of rows on: give it too, or "
+            "leave that out"
         )
     if settings.epsilon is None:
+        if settings.state is not None and (settings.state / BUDGET_FILE).exists():
+            raise InputError(
+                f"{source}: epsilon is missing, and by {settings.state / BUDGET_FILE} this node's rows "
+                "have been protected so far: give it, or remove the file to answer without noise from now on"
+            )
         return
+    require_accountant()
     if settings.state is None:
         raise InputError(
             f"{source}: epsilon: the node needs a directory where what is spent outlives a run (state)"

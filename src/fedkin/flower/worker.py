@@ -41,17 +41,15 @@ class Worker:
         self._computing = threading.Lock()
         self._memories: dict[int, RecordDict] = {}  # by run, the newest of each
 
-    def poll(self) -> bool:
-        """Ask for a message and start to answer it; return whether there is one.
+    def poll(self) -> None:
+        """Ask for a message, and start to answer it if there is one.
 
         Every message has its own thread. Flower waits for a message whose run has ended in the meantime
         and never arrives completely; the next messages need not wait for it.
         """
         item = self._connection.next_work_item()
-        if item is None:
-            return False
-        threading.Thread(target=self.handle, args=(item,), daemon=True).start()
-        return True
+        if item is not None:
+            threading.Thread(target=self.handle, args=(item,), daemon=True).start()
 
     def handle(self, item: WorkItem) -> None:
         """Fetch a message and answer it."""

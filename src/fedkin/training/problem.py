@@ -318,15 +318,18 @@ class Problem:
         if weights is None:
             weights = np.asarray(equal_weights(federation.present))
         claims = claims_of(federation.slopes, weights)
-        if state.stopped == STOPPED_BY_MISMATCH:  # somebody lies for certain, whoever it is
-            claims = np.ones_like(claims)
+        lied = state.stopped == STOPPED_BY_MISMATCH  # somebody does for certain, whoever it is
         harmful, notes = None, ()
         try:
             found = judge(
                 federation, self.center, theta, weights, cap or 1.0, judging_key(self.seed)
             )
             state.cost += found.cost
-            harmful = found.harmful(claims)
+            if lied and (there & ~federation.present).any():
+                # Training has shown who it was. The search for weights had hardly begun, so honest nodes that
+                # are unlike the owner may still have a weight: the run starts over and decides.
+                return True
+            harmful = found.harmful(np.ones_like(claims) if lied else claims)
             if harmful is not None:
                 federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
         except FedkinError as error:

@@ -233,8 +233,8 @@ def node(
             "--epsilon",
             min=0,
             metavar="E",
-            help="Protect each of your rows by noise: the largest epsilon of all answers, ever "
-            "(docs/security.md).",
+            help="Protect each of your rows by noise: the largest epsilon of all training, ever; "
+            "the summary stays exact (docs/security.md).",
             rich_help_panel=PRIVACY_PANEL,
         ),
     ] = None,

@@ -15,9 +15,18 @@ This file is imported by programs that do not compute, and imports nothing of fe
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from flwr.proto.fleet_pb2 import (
@@ -61,7 +70,8 @@ NODE_SECONDS, CENTER_SECONDS = 5.0, 1.0
 may be lost, so this is short. Flower itself answers for a node that is gone, which the center notices when
 it asks."""
 LARGEST_BUNDLE = 64_000_000
-"""Several messages go together up to this many bytes, which both sides hold in memory at once."""
+"""Messages are handed out together up to this many bytes, which both sides hold in memory at once. The
+objects of a larger message are fetched one by one."""
 TOGETHER_SECONDS = 0.01
 """How long answers that arrive after the first are waited for, so that one request takes them all."""
 
@@ -154,6 +164,26 @@ def object_ids(trees: Iterable[ObjectTree]) -> list[str]:
     )
 
 
+def all_objects(
+    tree: ObjectTree, read: Callable[[str], bytes | None], largest: int
+) -> list[bytes] | None:
+    """Return all objects of a message; None if one is missing, or if they have more bytes than `largest`.
+
+    Args:
+        tree: The message.
+        read: Returns an object, given its id; nothing if it is not there.
+        largest: How many bytes the objects may have together.
+    """
+    found: list[bytes] = []
+    for number in object_ids([tree]):
+        content = read(number)
+        if not content or len(content) > largest:
+            return None
+        found.append(content)
+        largest -= len(content)
+    return found
+
+
 class Waiting:
     """Who waits for a message, by an address."""
 
@@ -161,7 +191,7 @@ class Waiting:
         self._events: dict[int, set[asyncio.Event]] = {}
 
     @contextmanager
-    def registered(self, address: int) -> Any:
+    def registered(self, address: int) -> Iterator[asyncio.Event]:
         """Hear of news for an address while inside."""
         event = asyncio.Event()
         self._events.setdefault(address, set()).add(event)
@@ -252,9 +282,9 @@ class Bundles:
             for message, tree in zip(
                 response.messages_list, response.message_object_trees, strict=True
             ):
-                run, ids = message.metadata.run_id, object_ids([tree])
-                own = [state.get_object(run, each) for each in ids] if left > 0 else []
-                if own and all(own):
+                read = partial(state.get_object, message.metadata.run_id)
+                own = all_objects(tree, read, left)
+                if own is not None:
                     taken += own
                     left -= sum(map(len, own))
                     state.object_store.delete(tree.object_id)
@@ -292,7 +322,7 @@ class Bundles:
                 await asyncio.sleep(TOGETHER_SECONDS)
 
     def _take_for_node(self, node: int, run: int, tree: ObjectTree) -> list[bytes]:
-        """Return all objects of a message, and confirm it; none if not all are there."""
+        """Return all objects of a message, and confirm it; none if they do not go together."""
         from flwr.supercore.error import FlowerError
         from flwr.superlink.servicer.fleet.fleet_handlers import (
             confirm_message_received,
@@ -300,14 +330,15 @@ class Bundles:
         )
 
         state, identity = self._state(), Node(node_id=node)
-        taken = []
+
+        def read(number: str) -> bytes:
+            request = PullObjectRequest(node=identity, run_id=run, object_id=number)
+            return pull_object(request, state).object_content
+
         try:
-            for number in object_ids([tree]):
-                request = PullObjectRequest(node=identity, run_id=run, object_id=number)
-                found = pull_object(request, state)
-                if not found.object_available:
-                    return []  # the node asks for them one by one, and waits
-                taken.append(found.object_content)
+            taken = all_objects(tree, read, LARGEST_BUNDLE)
+            if taken is None:
+                return []  # the node asks for them one by one, and waits
             request = ConfirmMessageReceivedRequest(
                 node=identity, run_id=run, message_object_id=tree.object_id
             )

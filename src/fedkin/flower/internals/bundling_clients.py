@@ -35,7 +35,8 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from fedkin.flower.internals.bundles import COLLECT, DELIVER, DISPATCH, FETCH, object_ids
 
 OTHER_VERSION = (
-    "the SuperLink does not know how to send whole messages: it runs another version of fedkin"
+    "the SuperLink cannot send whole messages: it runs another version of fedkin, or Flower without fedkin. "
+    "Install the version of fedkin here that its owner has, and start the node again"
 )
 
 

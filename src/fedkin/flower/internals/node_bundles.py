@@ -24,15 +24,18 @@ from flwr.proto.runtime_pb2 import (
     PullTaskInputRequest,
 )
 from flwr.supercore.error import FlowerError
+from flwr.supercore.object_store import NoObjectInStoreError
 from flwr.supernode.servicer.runtime import runtime_handlers
 
 from fedkin.flower.internals.bundles import (
     DISPATCH,
+    LARGEST_BUNDLE,
     Answer,
     Application,
     Receive,
     Scope,
     Send,
+    all_objects,
     ask,
     bundle,
     dispatch,
@@ -48,8 +51,9 @@ TAKE = "/v1/runtime/take"
 """Where a worker waits for work."""
 ACQUIRE = "/v1/runtime/acquire-task"
 """Flower's own path for that."""
-WORKER_SECONDS = 5.0
-"""The longest that a worker's request is kept waiting."""
+WORKER_SECONDS = 2.0
+"""The longest that a worker's request is kept waiting. A SuperNode that ends waits for it, three seconds at
+most."""
 LOOK_SECONDS = 0.5
 """How often both sides look whether there is something that nobody has told them of."""
 COMPLETE_SECONDS = 1.0
@@ -155,56 +159,63 @@ class NodeBundles:
         answer = await ask(self._application, scope, ACQUIRE, body)
         if answer.status == 200:
             acquired = AcquireTaskResponse.FromString(answer.body)
-            if not (acquired.HasField("task") and acquired.token):
-                answer.body = bundle([answer.body])
-            else:
-                try:
-                    parts = await asyncio.to_thread(self._parts, acquired)
-                    answer.body = bundle([answer.body, *parts])
-                except FlowerError:  # when the task's time is over, Flower answers for it
-                    logger.exception("a message cannot be handed to the worker")
-                    answer.body = bundle([AcquireTaskResponse().SerializeToString()])
+            parts: list[bytes] | None = []
+            if acquired.HasField("task") and acquired.token:
+                parts = await asyncio.to_thread(self._parts, acquired)
+            if parts is None:
+                parts, answer.body = [], AcquireTaskResponse().SerializeToString()
+            answer.body = bundle([answer.body, *parts])
         return answer
 
     def _has_work(self) -> bool:
         return bool(self._mailbox.state.get_tasks(statuses=[Status.PENDING]))
 
-    def _parts(self, acquired: AcquireTaskResponse) -> list[bytes]:
-        """Return the node's memory, the message, and its objects if all are there."""
+    def _parts(self, acquired: AcquireTaskResponse) -> list[bytes] | None:
+        """Return the node's memory, the message, and its objects if all are there.
+
+        None if there is no message: a SuperNode takes one back whose run ends while it arrives. When a
+        task's time is over, Flower answers for it.
+        """
+        try:
+            return self._pull(acquired)
+        except (FlowerError, NoObjectInStoreError) as error:
+            logger.warning("a message cannot be handed to the worker: %s", error)
+            return None
+
+    def _pull(self, acquired: AcquireTaskResponse) -> list[bytes] | None:
         state, task = self._mailbox.state, acquired.task
         memory = runtime_handlers.pull_task_input(PullTaskInputRequest(), state, task)
         memory.ClearField("fab")  # a worker runs fedkin's own code
         deadline = time.monotonic() + COMPLETE_SECONDS
         while True:
             pulled = runtime_handlers.pull_messages(PullAppMessagesRequest(), state, task)
-            if pulled.messages_list or time.monotonic() > deadline:
+            if pulled.messages_list:
                 break
+            if time.monotonic() > deadline:
+                logger.warning("a message was gone before the worker had it")
+                return None
             time.sleep(0.005)
-        contents: list[bytes] = []
-        if pulled.messages_list:
-            tree = pulled.message_object_trees[0]
-            contents = self._contents(acquired, tree, deadline)
-            if contents:
-                confirm = ConfirmMessageReceivedRequest(message_object_id=tree.object_id)
-                runtime_handlers.confirm_message_received(confirm, state, task)
+        tree = pulled.message_object_trees[0]
+        contents = self._contents(acquired, tree, deadline)
+        if contents:
+            confirm = ConfirmMessageReceivedRequest(message_object_id=tree.object_id)
+            runtime_handlers.confirm_message_received(confirm, state, task)
         return [memory.SerializeToString(), pulled.SerializeToString(), *contents]
 
     def _contents(
         self, acquired: AcquireTaskResponse, tree: ObjectTree, deadline: float
     ) -> list[bytes]:
-        """Return the objects of a message; none if they do not arrive soon."""
-        contents = []
-        for number in object_ids([tree]):
+        """Return the objects of a message; none if they do not arrive soon, or do not go together."""
+
+        def read(number: str) -> bytes:
             request = PullObjectRequest(object_id=number)
             while True:
                 found = runtime_handlers.pull_object(request, self._mailbox.state, acquired.task)
-                if found.object_available:
-                    break
-                if time.monotonic() > deadline:
-                    return []
+                if found.object_available or time.monotonic() > deadline:
+                    return found.object_content
                 time.sleep(0.005)
-            contents.append(found.object_content)
-        return contents
+
+        return all_objects(tree, read, LARGEST_BUNDLE) or []
 
     async def _dispatch(self, scope: Scope, body: bytes, receive: Receive) -> Answer:
         """Take the worker's answer."""

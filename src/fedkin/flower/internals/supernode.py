@@ -1,7 +1,7 @@
 """Flower's SuperNode with fedkin's own worker: a program with the options of `flower-supernode`.
 
 It differs from `flower-supernode` in four ways. It says why it cannot talk to the SuperLink, where
-`flower-supernode` tries again for ever without a reason. The work is done by `worker.py`, which runs
+`flower-supernode` tries again forever without a reason. The work is done by `worker.py`, which runs
 fedkin's own code and nothing that the SuperLink sends along; the worker is started here, started again if
 it ends, and known by a secret that is new at each start. Where Flower's SuperNode sleeps for three seconds
 when there is no message, and for half a second while there is no answer, which would slow down every
