@@ -264,6 +264,9 @@ def whole_federation(
         ),
     ] = None,
     synchronizations: Annotated[int, typer.Option(min=5, help="The run's budget.")] = 30,
+    plain_sums: Annotated[
+        bool, typer.Option("--plain-sums", help="Let nodes send vectors that are not masked.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Run the README's trial over Flower: seconds, HTTP requests and objects per synchronization."""
@@ -273,7 +276,12 @@ def whole_federation(
 
     with tempfile.TemporaryDirectory() as directory:
         found = time_federation(
-            Path(directory), nodes, parameters, synchronizations, on_step=notes.print
+            Path(directory),
+            nodes,
+            parameters,
+            synchronizations,
+            on_step=notes.print,
+            plain_sums=plain_sums,
         )
     if json:
         print_json(as_record(found), schema="bench-federation/1")

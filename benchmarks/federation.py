@@ -95,6 +95,8 @@ def time_federation(
     parameters: int | None,
     synchronizations: int,
     on_step: Callable[[str], None] = lambda line: None,
+    *,
+    plain_sums: bool = False,
 ) -> Timing:
     """Run the README's trial with real processes.
 
@@ -104,6 +106,7 @@ def time_federation(
         parameters: About how many parameters the model has; None for logistic regression.
         synchronizations: The run's budget.
         on_step: Called with lines that say what is being done.
+        plain_sums: Whether the nodes do not mask their vectors.
     """
     layout, out = Layout(directory / "trial"), directory / "results"
     traffic = directory / "traffic.jsonl"
@@ -122,6 +125,7 @@ def time_federation(
                 _fedkin(
                     *("run", str(layout.directory), "--method", "bilevel", "--model", model),
                     *("--synchronizations", str(synchronizations), "--out", str(out)),
+                    *(("--plain-sums",) if plain_sums else ()),
                 )
                 seconds = time.monotonic() - begin
         finally:

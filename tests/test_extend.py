@@ -149,7 +149,11 @@ def test_the_same_over_flower_in_memory(examples, tmp_path, method):
         ]
     )
     do_run(config, tmp_path / "simulated")
-    do_run(config, tmp_path / "flower", engine=FlowerEngines(Messenger(grid, interval=0.0), 5.0))
+    do_run(
+        config,
+        tmp_path / "flower",
+        engine=FlowerEngines(Messenger(grid, interval=0.0), 5.0, plain_sums=True),
+    )
     histories = [
         pd.read_parquet(RunDirectory(tmp_path / way, config).path / "history.parquet").drop(
             columns="seconds"

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -10,8 +11,17 @@ from urllib.parse import unquote
 import pytest
 
 import fedkin
+from browser import Browser, find_browser
 
 ROOT = Path(__file__).parents[1]
+
+SEARCH = """
+const query = document.querySelector('[name=query]');
+query.focus();
+query.value = 'shapley';
+query.dispatchEvent(new Event('keyup', {bubbles: true}));
+query.dispatchEvent(new Event('input', {bubbles: true}));
+"""
 
 pytest.importorskip("mkdocs", reason="needs the extra docs")
 
@@ -73,3 +83,27 @@ def test_nothing_is_loaded_from_elsewhere(site):
     loaded = {link for page in site.values() for link in page.loaded}
     assert len(loaded) > 3
     assert [link for link in loaded if link.startswith(("http", "//"))] == []
+
+
+@pytest.mark.skipif(find_browser() is None, reason="needs Chromium: `make browser`")
+def test_a_page_opened_as_a_file_is_dark_where_wanted_and_can_be_searched(site):
+    start = next(path for path in site if path.name == "index.html")
+    browser = Browser(find_browser() or "")
+    try:
+        browser.open(start.as_uri(), dark=True)
+        scheme = "document.body.dataset.mdColorScheme"
+        assert wait_for(browser, f"{scheme} == 'slate' && {scheme}") == "slate"
+        browser.run(SEARCH)
+        found = "document.querySelectorAll('.md-search-result__item').length"
+        assert wait_for(browser, found) > 0
+        assert browser.complaints() == []
+        assert [each for each in browser.requests() if each.startswith("http")] == []
+    finally:
+        browser.close()
+
+
+def wait_for(browser, expression, patience=60):
+    until = time.monotonic() + patience
+    while not (value := browser.run(expression)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return value

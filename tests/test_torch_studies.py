@@ -67,14 +67,14 @@ def test_runs_repeat_and_flower_gives_the_same(example):
         do_run(run(), example / way)
     expected = history(example / "first", run())
     pd.testing.assert_frame_equal(history(example / "second", run()), expected)
-    engine = FlowerEngines(Messenger(grid(models=NAME), interval=0.0), 5.0)
+    engine = FlowerEngines(Messenger(grid(models=NAME), interval=0.0), 5.0, plain_sums=True)
     do_run(run(), example / "flower", engine=engine)
     pd.testing.assert_frame_equal(history(example / "flower", run()), expected, rtol=1e-5)
     assert expected.validation_loss.is_monotonic_decreasing
 
 
 def test_a_node_trains_no_module_that_its_owner_has_not_named(example):
-    engine = FlowerEngines(Messenger(grid(), interval=0.0), 0.1)
+    engine = FlowerEngines(Messenger(grid(), interval=0.0), 0.1, plain_sums=True)
     with pytest.raises(FedkinError, match=f"there is no model '{NAME}' on this node"):
         do_run(run(), example / "flower", engine=engine)
 

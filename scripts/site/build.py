@@ -5,6 +5,7 @@ reference that are made of the package: its public names, and its commands. A br
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,9 @@ LINKED = (
     "reproduction/*/figures/*",
 )
 """What pages show or link to."""
+
+EXAMPLE = re.compile(r"^(?:([^\n`]*:) )?(fedkin (?:.|\n(?!\n))*)", re.M)
+"""An example in the help of a command: it begins a paragraph and ends with it."""
 
 ALONE = "---\nhide: [navigation]\n---\n"
 """What a page begins with that is the only one of its section."""
@@ -153,7 +157,8 @@ def command_page() -> str:
         "",
     ]
     for path, command in _commands(group, ("fedkin",)):
-        lines += [f"## `{' '.join(path)}`", "", *(command.help or "").split("\n"), ""]
+        about = EXAMPLE.sub(_as_code, command.help or "")
+        lines += [f"## `{' '.join(path)}`", "", *about.split("\n"), ""]
         arguments = " ".join(
             each.make_metavar(context)
             for context in [_context(command, path)]
@@ -179,6 +184,11 @@ def _commands(group: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
             if command.invoke_without_command:
                 yield (*path, name), command
             yield from _commands(command, (*path, name))
+
+
+def _as_code(found: re.Match[str]) -> str:
+    introduction = f"{found[1]}\n\n" if found[1] else ""
+    return f"{introduction}    {' '.join(found[2].split())}"
 
 
 def _context(command: Any, path: tuple[str, ...]) -> Any:

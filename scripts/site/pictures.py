@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/method.md: `python scripts/site/pictures.py`.
+"""Draw the pictures of docs/method.md: `PYTHONPATH=. python scripts/site/pictures.py`.
 
 Each is an SVG in docs/images whose colors follow the page's: dark lines on a light page, light ones on a dark
 page.

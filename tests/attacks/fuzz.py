@@ -215,6 +215,7 @@ def fuzzed_settings(directory: Path) -> dict[str, Any]:
         "name": "hospital",
         "data": str(directory / "table.csv"),
         "label": LABEL,
+        "plain-sums": True,
         "state": str(directory / "state"),
         "joins-per-day": 100_000,
         "requests-per-run": 10_000_000,

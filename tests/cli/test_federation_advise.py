@@ -32,7 +32,7 @@ def tables(tmp_path):
 
 def job_of(tmp_path, **options):
     layout = Layout(tmp_path / "trial")
-    return load_job(write_job(layout, layout.read(), None, options))
+    return load_job(write_job(layout, layout.read(), None, options, plain_sums=True))
 
 
 def test_the_owners_file_is_at_the_center(command, tables, tmp_path):

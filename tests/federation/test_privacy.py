@@ -1,5 +1,7 @@
 """Nodes that protect their rows: how much noise, what it costs, and that nothing leaves them without it."""
 
+from dataclasses import replace
+
 import dp_accounting
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from scipy.stats import kstest, norm
 from federations import classification_nodes, own_data, reveal
 from fedkin.data.batches import stack_nodes
 from fedkin.federation.base import PerNode, WeightedSum
+from fedkin.federation.portions import Portion
 from fedkin.federation.privacy import (
     Budget,
     BudgetSpentError,
@@ -31,7 +34,7 @@ from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.models.linear import Logistic
 from fedkin.models.objective import Objective
 from fedkin.nodes import oracles
-from fedkin.nodes.clipped import LARGEST_ROW_LOSS, clipped_loss_and_gradient
+from fedkin.nodes.clipped import LARGEST_ROW_LOSS, clipped_loss_and_gradient, penalty_gradient
 from fedkin.training.problem import Problem
 from fedkin.training.runner import Budget as Length
 from fedkin.types import Points
@@ -140,12 +143,50 @@ def test_a_row_that_is_no_number_counts_for_nothing():
 
 
 def test_without_need_to_clip_it_is_the_gradient(nodes):
-    federation, _ = simulated(nodes)
+    federation, _ = simulated(nodes, replace(GRANTED, clip=1e6))
     theta = jnp.full(federation.objective.size, 0.1)
-    data = own_data(federation.data, 0)
-    _, gradient = clipped_loss_and_gradient(federation.objective, theta, data, jnp.float32(1e6))
-    _, expected = oracles.full_loss_and_gradient(federation.objective, theta, data)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
+    found, _ = reveal(federation, GRADIENT, {"theta": theta}, key=KEY, begin=True)
+    for node in range(2):
+        data = own_data(federation.data, node)
+        _, expected = oracles.full_loss_and_gradient(federation.objective, theta, data)
+        np.testing.assert_allclose(found["gradient"][node], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_large_penalty_shows_no_row_by_rounding(nodes):
+    """A center chooses l2 and the model. Then steps between float32 numbers may be far larger than 2C/n."""
+    inputs, labels = np.asarray(nodes[0][0], np.float32), nodes[0][1]
+    others = labels.copy()
+    others[3] = 1 - labels[3]
+    model = Logistic(l2=1e6)
+    objective = Objective.create(model, jnp.asarray(inputs[:2]))
+    # At this model the penalty's gradient is 2.5e6, where neighboring numbers are 0.25 apart.
+    theta = jnp.full(objective.size, 2.5)
+    assert np.spacing(np.float32(penalty_gradient(objective, theta)[0])) == 0.25
+    noise = np.random.default_rng(0).normal(size=(40, objective.size))
+    answers = []
+    for own in (labels, others):
+        drawn = iter(noise)
+
+        def normal(shape, drawn=drawn):
+            return np.zeros(shape) if len(shape) == 1 else next(drawn)[None]
+
+        granted = Privacy(epsilon=1e4, delta=1e-3, clip=1.0, steps=len(noise))
+        data = stack_nodes([inputs], [own], 10, seed=0)
+        work = PrivateWork(objective, data, [Budget(granted)], normal=normal, threads=1)
+        portion = Portion(
+            np.array([[0, 0]], np.int32),
+            np.zeros(1, int),
+            np.zeros(1, np.int32),
+            {"point": theta},
+            KEY,
+            {},
+        )
+        answers.append(
+            [work._noisy_gradients(portion, np.asarray(theta)[None])[1][0] for _ in noise]
+        )
+    changes = np.linalg.norm(np.subtract(*answers), axis=1)
+    assert changes.min() > 0
+    assert changes.max() <= 2 * 1.0 / len(labels) * (1 + 1e-4)
 
 
 def test_noise_has_the_stated_deviation(nodes):
@@ -197,7 +238,7 @@ def test_a_round_is_gradient_descent_with_all_rows(nodes, task, more, threads, b
             _, gradient = clipped_loss_and_gradient(
                 federation.objective, point, data, jnp.float32(GRANTED.clip)
             )
-            point = point - 0.7 * gradient
+            point = point - 0.7 * (gradient + penalty_gradient(federation.objective, point))
         np.testing.assert_allclose(replies["point"][node], point, rtol=1e-4, atol=1e-6)
     assert cost.node_points == (3 * 23, 3 * 40)
     assert [budget.spent for budget in budgets] == pytest.approx([3 * GRANTED.cost_of_step] * 2)

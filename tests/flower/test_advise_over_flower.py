@@ -24,6 +24,7 @@ folds = 3
 repeats = 1
 {more}
 [federation]
+plain-sums = true
 nodes = 3
 wait = 5
 """

@@ -277,7 +277,7 @@ def test_only_vectors_of_model_size_and_numbers_cross(tmp_path):
             assert array.dtype == "float32"
         for name, value in parcel.values.items():
             assert isinstance(value, (int, float, bool, str)), name
-            assert not isinstance(value, str) or len(value) < 100, name
+            assert name == "card" or not isinstance(value, str) or len(value) < 100, name
 
 
 def make(run, grid, objective):
@@ -465,7 +465,7 @@ def test_later_runs_of_a_study_continue_without_a_node_that_is_gone(tmp_path):
     path.write_text(
         "dataset = 'digits'\nsetting = 2\nmethod = ['fedavg', 'ditto']\nmodel = 'logistic'\nsteps = 1\n"
         "minority_nodes = 1\nmajority_nodes = 2\n[settings]\nrounds = 2\nlearning_rate = 0.05\n"
-        "[federation]\nwait = 0.1\npatience = 0.3\n"
+        "[federation]\nwait = 0.1\npatience = 0.3\nplain-sums = true\n"
     )
     load_job(path).carry_out(Messenger(grid, 0.3, 0.01), tmp_path / "out", resume=False)
     runs = fedkin.results(tmp_path / "out")

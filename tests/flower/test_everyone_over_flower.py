@@ -35,6 +35,7 @@ label = "outcome"
 seed = 3
 {more}
 [federation]
+plain-sums = true
 nodes = 4
 wait = {wait}
 """

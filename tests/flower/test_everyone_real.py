@@ -23,6 +23,7 @@ seed = 3
 compare = []
 
 [federation]
+plain-sums = true
 nodes = 4
 wait = {wait}
 patience = {patience}

@@ -57,6 +57,7 @@ settings.rounds = 4
 settings.solver_iterations = 4
 {more}
 [federation]
+plain-sums = true
 nodes = 3
 """
 

@@ -23,6 +23,7 @@ def patients(tmp_path):
         "name": "hospital",
         "data": str(tmp_path / "table.csv"),
         "label": "outcome",
+        "plain-sums": True,
         "state": str(tmp_path / "state"),
     }
 

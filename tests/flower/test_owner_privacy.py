@@ -1,6 +1,7 @@
 """A node that protects its rows: its budget outlives runs and restarts, and what it refuses."""
 
 import json
+import os
 import re
 import stat
 import sys
@@ -22,12 +23,13 @@ from fedkin.flower.node import SEE_LOG
 from fedkin.flower.node_settings import node_settings
 from fedkin.flower.owner_privacy import BUDGET_FILE, KeptBudget
 from fedkin.flower.wire import Refusal
-from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT
+from fedkin.methods.bilevel.node import GRADIENT, HESSIAN_PRODUCT, SLOPE
 from fedkin.methods.descent.node import DESCENT_ROUND
 from fedkin.studies.cell import do_run
 from flower.fake_grid import FakeGrid
 from flower.trials import NAMES, config, engines, outcome
 from flower.trials import settings as settings_of
+from flower.well_formed import HEADER, exchange
 
 
 @pytest.fixture
@@ -131,6 +133,48 @@ def test_what_is_spent_is_written_down_before_anything_is_released(tmp_path):
     budget.spend(3)
     with pytest.raises(BudgetSpentError):
         again.spend(1)  # another process of the node sees it
+
+
+def test_what_is_spent_survives_a_power_cut(tmp_path, monkeypatch):
+    """The file and then its name in the directory are on the disk before anything is released."""
+    written = []
+
+    def fsync(opened):
+        state = os.fstat(opened)
+        name = "directory" if stat.S_ISDIR(state.st_mode) else "file"
+        written.append((name, (tmp_path / "state" / BUDGET_FILE).exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    KeptBudget(Privacy(1.0, 1e-3, 1.0, 10), tmp_path / "state").spend(1)
+    assert written == [("file", False), ("directory", True)]
+
+
+def test_a_node_that_was_protected_does_not_answer_without_noise_by_oversight(plain, settings):
+    train(joined(settings), 1)
+    with pytest.raises(InputError, match=rf"epsilon is missing.*{BUDGET_FILE}"):
+        node_settings(plain)
+    (Path(plain["state"]) / BUDGET_FILE).unlink()
+    assert node_settings(plain).privacy is None
+
+
+def test_what_was_computed_without_noise_is_not_used_once_rows_are_protected(plain, settings):
+    """An owner changes the file of settings during a run. The exact gradient is still remembered."""
+    given = dict(plain)
+    center = joined(given)
+    theta = np.zeros(center.size)
+    center.ask(GRADIENT, {"theta": theta})
+
+    def follow():
+        """Ask for one number more of the gradient, which the node remembers."""
+        values, vectors = exchange(SLOPE, center.size, begin=False)
+        vectors["ask/vector"] = np.arange(center.size, dtype=np.float32)
+        return center.send(HEADER | {"attempt": str(center.attempts)} | values, vectors)
+
+    assert follow().values["ask.number.slope"] != 0
+    given.update(settings)
+    assert refused(follow).code == Refusal.NOT_JOINED
+    center.join(agreed(center.describe()))
+    assert refused(follow).code == Refusal.NOT_BEGUN
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"spent": -1.0}', '{"spent": NaN}', "[1]", "\xff"])

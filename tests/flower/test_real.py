@@ -36,6 +36,7 @@ minority_nodes = {minority}
 majority_nodes = {majority}
 
 [federation]
+plain-sums = true
 patience = {patience}
 
 [settings]

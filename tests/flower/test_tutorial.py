@@ -16,7 +16,8 @@ pytestmark = pytest.mark.flower
 
 PAGE = ROOT / "docs" / "tutorial-federation.md"
 BLOCK = re.compile(
-    r"^    # on (?:the )?(?P<machine>\w+)\n(?P<lines>(?:    [^\n]*\n)+)(?:\n```text\n(?P<printed>.*?)^```\n)?",
+    r"^    # on (?:the )?(?P<machine>\w+)\n(?P<lines>(?:    [^\n]*\n)+)"
+    r"(?:\n```text\n(?P<printed>.*?)^```\n)?",
     re.M | re.S,
 )
 MACHINES = {

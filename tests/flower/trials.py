@@ -71,8 +71,8 @@ def config(case, model="logistic", steps=2, ask_all=None, **more):
     )
 
 
-def engines(messenger, wait=10.0):
-    return FlowerEngines(messenger, wait)
+def engines(messenger, wait=10.0, *, plain_sums=True):
+    return FlowerEngines(messenger, wait, plain_sums=plain_sums)
 
 
 def outcome(parent, run):

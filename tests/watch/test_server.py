@@ -2,11 +2,13 @@
 
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from live_studies import begin_fit, begin_run, begin_study, started, step
@@ -204,6 +206,9 @@ def test_the_command_says_where_the_page_is_and_ctrl_c_ends_it(tmp_path, watch):
         "directory": "result",
         "kind": "result",
     }
+    page = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
+    described = page.partition("## fedkin.watch/1")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", described, re.MULTILINE)) == set(said) - {"schema"}
     port = int(said["url"].rsplit(":", 1)[1].strip("/"))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", "/")

@@ -60,6 +60,9 @@ from fedkin.training.runner import Evaluation
 from fedkin.training.table_result import Scores, score_tables, weights_by_node, write_result
 from fedkin.valuation.result import Contributions
 
+SECURE_SUMS = "secure sums: the center saw no node's vectors, but sums and numbers only"
+PLAIN_SUMS = "plain sums: the center saw every node's vectors"
+
 
 @takes(*NODE_OPTIONS, *COLUMN_OPTIONS)
 def fit(
@@ -186,6 +189,7 @@ def show_fit(
                 "at_cap": list(result.at_cap),
                 "stopped": result.stopped,
                 "warnings": list(result.warnings),
+                "secure_sums": result.secure_sums,
                 "contributions": None if contributions is None else contributions.summary(),
                 "report": str(page),
             },
@@ -256,6 +260,8 @@ def print_fit(
     if line is not None:
         print_result(line)
     print_result(result.stopped)
+    if result.secure_sums is not None:
+        print_result(SECURE_SUMS if result.secure_sums else PLAIN_SUMS)
     print_result(f"written to {out}")
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedkin.errors import DivergedError, FedkinError
+from fedkin.federation.answer_faults import find_answer_faults
 from fedkin.federation.attended_exchange import (
     FEWEST_NODES,
     Answer,
@@ -27,8 +28,8 @@ from fedkin.federation.attended_exchange import (
     Block,
     cost_of,
 )
-from fedkin.federation.base import Cost, as_array
-from fedkin.federation.checks import find_far_moves, find_faults, form_fault, request_fault
+from fedkin.federation.base import Cost
+from fedkin.federation.checks import request_fault
 from fedkin.federation.owned_engine import OwnedEngine
 from fedkin.federation.owners import (
     TRAINING,
@@ -39,6 +40,8 @@ from fedkin.federation.owners import (
     leaders,
     likeness_of,
 )
+from fedkin.federation.secure.exchange import Norms, SecureExchange
+from fedkin.federation.secure.orders import FEWEST_SUMMED
 from fedkin.federation.series import SeriesBook
 from fedkin.federation.task import Slot
 from fedkin.models.objective import Objective
@@ -83,6 +86,7 @@ class AttendedFederation(OwnedEngine):
         names: The names of the nodes.
         batches: The largest number of mini-batches of a node.
         wait_for_owners: Seconds to wait for lost nodes when nobody but their owners is left.
+        secure: Whether nodes mask their part of every weighted sum.
     """
 
     def __init__(
@@ -91,7 +95,11 @@ class AttendedFederation(OwnedEngine):
         names: Sequence[str],
         batches: int,
         wait_for_owners: float = 0.0,
+        *,
+        secure: bool = False,
     ) -> None:
+        self.secure = secure
+        self._norms: Norms = {}
         self.objective = objective
         self.names = tuple(names)
         self.batches = batches
@@ -164,7 +172,7 @@ class AttendedFederation(OwnedEngine):
                 {node: list(own.values()) for node, own in answers.items()}, len(self.names)
             )
             good = self._sift(blocks, answers)
-            if np.count_nonzero(self.present) < min(FEWEST_NODES, len(self.names)):
+            if np.count_nonzero(self.present) < min(self._fewest, len(self.names)):
                 self._give_up()
             for place, own in under_way.items():
                 own_answers = {node: each[place] for node, each in answers.items() if place in each}
@@ -284,10 +292,21 @@ class AttendedFederation(OwnedEngine):
         for request in ask.requests.values():
             if (fault := request_fault(request)) is not None:
                 return fault
+        owner, size = ask.owner, self.objective.size
         try:
-            return AttendedExchange(ask, lambda: self.present_for(ask.owner), self.objective.size)
+            if self.secure and owner.part == TRAINING:
+                names = np.array(self.names)[owner.nodes]
+                return SecureExchange(
+                    ask, lambda: self.present_for(owner), size, names, self._norms
+                )
+            return AttendedExchange(ask, lambda: self.present_for(owner), size)
         except FedkinError as error:
             return error
+
+    @property
+    def _fewest(self) -> int:
+        """With fewer nodes than these, no run continues."""
+        return FEWEST_SUMMED if self.secure else FEWEST_NODES
 
     def _open_blocks(
         self, under_way: dict[int, AttendedExchange | FedkinError]
@@ -322,7 +341,9 @@ class AttendedFederation(OwnedEngine):
         for place in places:
             asked = {node: own[place] for node, own in blocks.items() if place in own}
             given = {node: answers[node][place] for node in asked}
-            for node, (fault, is_of_form) in self._faults(asked, given).items():
+            for node, (fault, is_of_form) in find_answer_faults(
+                asked, given, self.objective.size
+            ).items():
                 if is_of_form:
                     faults.setdefault(node, fault)
                 else:
@@ -350,40 +371,6 @@ class AttendedFederation(OwnedEngine):
         alone = len(trained) == 1 and blocks[trained[0]].trail is not self._only.trail
         return not alone and all(place in doubts for place in trained)
 
-    def _faults(
-        self, blocks: Mapping[int, Block], answers: Mapping[int, Answer]
-    ) -> dict[int, tuple[str, bool]]:
-        """Say what is wrong with nodes' answers to one owner, and whether it is their form."""
-        faults: dict[int, tuple[str, bool]] = {}
-        size = self.objective.size
-        for name in dict.fromkeys(name for own in blocks.values() for name in own.assignments):
-            nodes = [node for node in blocks if name in blocks[node].assignments]
-            block = blocks[nodes[0]]
-            request = block.assignments[name].request
-            replies = [(answers[node].replies or {}).get(name) for node in nodes]
-            rows = [len(blocks[node].assignments[name].models) for node in nodes]
-            formed = []
-            for node, own, count in zip(nodes, replies, rows, strict=True):
-                missing = f"it did not answer {request.task.name}"
-                fault = missing if own is None else form_fault(request.task, own, count, size)
-                if fault is not None:
-                    faults[node] = fault, True
-                formed.append(fault is None)
-            # What a node says about its own rows concerns its own question only.
-            if block.part == TRAINING:
-                sent = {key: np.asarray(as_array(value)) for key, value in request.message.items()}
-                found = find_faults(request.task, replies, rows, sent, size)
-                good = [
-                    own if fault is None and is_formed else None
-                    for own, fault, is_formed in zip(replies, found, formed, strict=True)
-                ]
-                models = [blocks[node].assignments[name].models for node in nodes]
-                far = find_far_moves(request.task, good, models, sent)
-                for node, fault, too_far, is_formed in zip(nodes, found, far, formed, strict=True):
-                    if is_formed and (fault or too_far):
-                        faults.setdefault(node, (fault or too_far or "", False))
-        return faults
-
     def _strike(self, node: int, fault: str, *, out_of_range: bool) -> None:
         self._strikes[node] += 1
         self._last_fault[node] = fault
@@ -401,7 +388,7 @@ class AttendedFederation(OwnedEngine):
         left = " and ".join(np.array(self.names)[self.present]) or "none"
         why = "; ".join(self.end_step())
         raise TooFewNodesError(
-            f"fewer than {FEWEST_NODES} nodes are left ({left}), too few to continue: {why}. Bring the nodes "
+            f"fewer than {self._fewest} nodes are left ({left}), too few to continue: {why}. Bring the nodes "
             "back and continue with --resume: nothing is lost but this step"
         )
 

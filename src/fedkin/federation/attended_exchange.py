@@ -9,6 +9,7 @@ import numpy as np
 from fedkin.federation.aggregate import combine
 from fedkin.federation.base import Cost, Reply, Request, WeightedSum
 from fedkin.federation.owners import TRAINING, Ask, Trail
+from fedkin.federation.secure.orders import SumOrder
 from fedkin.federation.series import Beginning
 from fedkin.types import Array, Key
 
@@ -25,6 +26,8 @@ class Assignment:
     """The models that the node works for, by number."""
     begins: Mapping[str, Beginning]
     """The slots that have to begin, for which of these models, and the vectors for it."""
+    order: SumOrder | None = None
+    """What the node is told of the sums, if it is to mask its replies."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fedkin.federation.privacy import LOSS_NOISE, Budget, NotPrivateError, syste
 from fedkin.federation.task import NodeState, Task
 from fedkin.federation.work import LocalWork
 from fedkin.models.objective import Objective
-from fedkin.nodes.clipped import LARGEST_ROW_LOSS, clipped_loss_and_gradient
+from fedkin.nodes.clipped import LARGEST_ROW_LOSS, clipped_loss_and_gradient, penalty_gradient
 from fedkin.types import Array, Key, Message
 
 Found = tuple[dict[str, np.ndarray], np.ndarray]
@@ -36,7 +36,9 @@ def _clipped_gradient(
     loss, gradient = clipped_loss_and_gradient(
         objective, message["point"], data, message["row_norm"]
     )
-    return state, {"gradient": gradient, "loss": loss, "evaluations": data.points}
+    penalty = penalty_gradient(objective, message["point"])
+    replies = {"gradient": gradient, "penalty": penalty, "loss": loss}
+    return state, {**replies, "evaluations": data.points}
 
 
 CLIPPED_GRADIENT = Task(
@@ -44,7 +46,7 @@ CLIPPED_GRADIENT = Task(
     _clipped_gradient,
     vectors=("point",),
     numbers={"row_norm": (0.0, float("inf"))},
-    vector_replies=("gradient",),
+    vector_replies=("gradient", "penalty"),
     number_replies=("loss",),
     remote=False,
 )
@@ -182,6 +184,7 @@ class PrivateWork(LocalWork):
         scale = noise / self._points[nodes]
         gradient = np.asarray(replies["gradient"], np.float64)
         gradient = gradient + (2 * clips * scale)[:, None] * self._normal(gradient.shape)
+        gradient = gradient + replies["penalty"]
         loss = np.asarray(replies["loss"], np.float64)
         loss = loss + LOSS_NOISE * LARGEST_ROW_LOSS * scale * self._normal(loss.shape)
         # No row's loss is outside this range: a mean beyond it would only alarm the center.

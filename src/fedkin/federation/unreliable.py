@@ -7,6 +7,7 @@ attacks can be tried, and measured, in one process.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,6 +16,8 @@ from fedkin.federation.aggregate import Traffic
 from fedkin.federation.attendance import AttendedFederation
 from fedkin.federation.attended_exchange import Answer, Assignment, Block
 from fedkin.federation.base import as_array
+from fedkin.federation.secure.masks import describe, draw_secrets
+from fedkin.federation.secure.node import mask_replies
 from fedkin.federation.series import Beginning
 from fedkin.federation.task import Slot
 from fedkin.federation.work import LocalWork
@@ -83,6 +86,8 @@ class UnreliableSimulation(AttendedFederation):
         self.asked: list[list[int]] = []
         """The nodes of every message."""
         self._work = LocalWork(simulated.objective, simulated.data)
+        self._answered: dict[tuple[int, int, str], tuple[bytes, Replies]] = {}
+        self._secrets = draw_secrets(len(self.names)) if self.secure else []
 
     def ask(self, blocks: Mapping[int, Mapping[int, Block]]) -> dict[int, dict[int, Answer]]:
         """Let each node answer. See `AttendedFederation.ask`."""
@@ -98,7 +103,6 @@ class UnreliableSimulation(AttendedFederation):
         traffic, begun = Traffic(nodes), set()
         first = MOST_MODELS * block.trail.number  # the number of the owner's first model
         for name, own in block.assignments.items():
-            task, message = own.request.task, own.request.message
             items = [(model, node) for model in own.models]
             asked = np.zeros((own.request.models or 1, nodes), bool)
             asked[list(own.models), node] = True
@@ -108,25 +112,64 @@ class UnreliableSimulation(AttendedFederation):
                 fresh = missing & [(slot, model) not in begun for model in own.models]
                 begun |= {(slot, model) for model in own.models}
                 begins[slot] = Beginning(fresh, vectors)
-            replies[name], counts = self._work.compute(
-                task,
-                own.request.options,
-                [(first + model, node) for model in own.models],
-                {part: jnp.asarray(as_array(value)) for part, value in message.items()},
-                block.key,
-                begins,
-                models=range(first, first + (own.request.models or 1)),
-            )
-            evaluations += int(counts.sum())
-            traffic.receive(replies[name])
+            found, count = self._compute(node, first, block, own, begins)
+            evaluations += count
             if node in self.lies:
-                replies[name] = dict(self.lies[node](own, replies[name]))
+                found = dict(self.lies[node](own, found))
+            replies[name] = self._masked(node, name, own, found)
+            traffic.receive(replies[name])
         changed = self.fail(node, self.calls)
         if changed == NOTHING:
             return Answer(None, "it did not answer in time", bytes_down=traffic.bytes_down)
         if changed is not None:
             replies = {name: changed(own) for name, own in replies.items()}
         return Answer(replies, None, evaluations, traffic.bytes_up, traffic.bytes_down)
+
+    def _compute(
+        self,
+        node: int,
+        first: int,
+        block: Block,
+        own: Assignment,
+        begins: Mapping[str, Beginning],
+    ) -> tuple[Replies, int]:
+        """Return a node's replies, and what it has computed: nothing, where a sum is repeated."""
+        task, message = own.request.task, own.request.message
+        arrays = {part: as_array(value) for part, value in message.items()}
+        parts = [np.asarray(array).tobytes() for array in arrays.values()]
+        asked = describe(np.asarray(jax.random.key_data(block.key)).tobytes(), *parts)
+        place = node, first, f"{task.name} {own.models}"
+        if own.order is not None and self._answered.get(place, (b"", {}))[0] == asked:
+            return self._answered[place][1], 0
+        found, counts = self._work.compute(
+            task,
+            own.request.options,
+            [(first + model, node) for model in own.models],
+            {part: jnp.asarray(array) for part, array in arrays.items()},
+            block.key,
+            begins,
+            models=range(first, first + (own.request.models or 1)),
+        )
+        self._answered[place] = asked, found
+        return found, int(counts.sum())
+
+    def _masked(self, node: int, name: str, own: Assignment, replies: Replies) -> Replies:
+        """Return what leaves the node: masked, if it was asked for its part of a sum."""
+        if own.order is None:
+            return replies
+        models = np.array(own.models)
+        sent = {part: np.asarray(own.request.message[part]) for part in own.request.task.vectors}
+        return mask_replies(
+            own.request.task,
+            own.order,
+            replies,
+            {part: array[models] if array.ndim == 2 else array for part, array in sent.items()},
+            node,
+            self._secrets[node],
+            lambda members, rows: describe(
+                f"{self.calls} {name} {members} {models[rows].tolist()}".encode()
+            ),
+        )
 
     def copy_memory(self, source: int, target: int) -> None:
         """See `AttendedFederation`."""

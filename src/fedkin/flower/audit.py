@@ -41,6 +41,8 @@ class Entry:
     """What an exchange asked for: the tasks, with the part of the node and the number of models."""
     rows: int = 0
     """How many of the node's rows the answer was computed from, at most."""
+    nodes: int = 0
+    """How many nodes are in the smallest masked sum that the answer is for; 0 if nothing is masked."""
     evaluations: int = 0
     """How many gradients or products of single rows that took."""
     outcome: str = REFUSED
@@ -146,7 +148,7 @@ def _read_entry(line: str, place: str) -> dict[str, Any]:
         entry = None
     known = asdict(Entry())
     if isinstance(entry, dict):
-        entry.setdefault("epsilon", 0.0)  # logs of earlier versions do not have it
+        entry = {"nodes": 0, "epsilon": 0.0} | entry  # logs of earlier versions do not have them
     if not isinstance(entry, dict) or any(
         type(entry.get(name)) is not type(value) for name, value in known.items()
     ):

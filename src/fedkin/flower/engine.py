@@ -1,6 +1,7 @@
 """The federation over Flower: one message to each node, which `node.answer` answers where the data are."""
 
 import itertools
+import json
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,32 @@ import numpy as np
 
 from fedkin.errors import InputError
 from fedkin.federation.attendance import AttendedFederation
-from fedkin.federation.attended_exchange import FEWEST_NODES, Answer, Assignment, Block
+from fedkin.federation.attended_exchange import Answer, Assignment, Block
+from fedkin.federation.secure.cards import CardError, KeyCard, identity_of_pem
 from fedkin.federation.series import Beginning
 from fedkin.federation.task import Slot
 from fedkin.flower.discovery import ConnectedNode, read_description
-from fedkin.flower.exchanges import read_answers, sent_bytes, write_block, write_exchange
+from fedkin.flower.exchanges import (
+    has_masked_sums,
+    largest_reply,
+    read_answers,
+    sent_bytes,
+    write_block,
+    write_exchange,
+)
 from fedkin.flower.joining import JoinRequest, RunDescription
 from fedkin.flower.messenger import Messenger, Response
-from fedkin.flower.wire import DESCRIBE, Order, Parcel, Refusal
+from fedkin.flower.wire import (
+    ANSWER_WITHIN,
+    CARD,
+    DESCRIBE,
+    EXCHANGE_NUMBER,
+    PEER,
+    Order,
+    Parcel,
+    Refusal,
+    Value,
+)
 from fedkin.models.named import l2_factor, takes_l2
 from fedkin.models.objective import Objective
 
@@ -53,6 +72,8 @@ class FlowerFederation(AttendedFederation):
         summaries: The summaries of the nodes' tables on which the run's columns were agreed, as JSON by
             name; a node that returns with another table may not join. None if the data are images.
         wait_for_owners: Seconds to wait for lost nodes when nobody but their owners is left.
+        secure: Whether nodes mask their part of every weighted sum (docs/security.md).
+        largest_share: The largest share of a node in a sum: the cap of the run.
     """
 
     def __init__(
@@ -65,6 +86,9 @@ class FlowerFederation(AttendedFederation):
         batches: int = 0,
         summaries: Mapping[str, str] | None = None,
         wait_for_owners: float = 0.0,
+        *,
+        secure: bool = False,
+        largest_share: float = 1.0,
     ) -> None:
         self._messenger = messenger
         self._summaries = summaries
@@ -77,14 +101,21 @@ class FlowerFederation(AttendedFederation):
         self._orders: dict[int, list[Order]] = {number: [] for number in range(len(names))}
         """What each node is to copy or forget, but has not confirmed yet."""
         self._step = 0
-        super().__init__(objective, names, batches, wait_for_owners)
+        self._sums = 0
+        """The number of the last exchange with masked sums."""
+        self._largest_share = largest_share
+        self._cards: dict[int, str] = {}
+        """What each node has last said of its key for this run."""
+        self._known_cards: dict[int, dict[int, str]] = {}
+        """The cards of others that each node has confirmed."""
+        super().__init__(objective, names, batches, wait_for_owners, secure=secure)
         asked = [number for number, name in enumerate(names) if name in there]
         joined = self._join(asked, max(messenger.patience, JOINING_PATIENCE))
         for number, outcome in joined.items():
             if isinstance(outcome, JoinRefusal):
                 raise InputError(f"{names[number]} cannot take part: {outcome.reason}")
         sizes = {number: size for number, size in joined.items() if isinstance(size, int)}
-        if len(sizes) < min(FEWEST_NODES, len(names)):
+        if len(sizes) < min(self._fewest, len(names)):
             present = ", ".join(names[number] for number in sizes) or "none"
             raise InputError(
                 f"only {len(sizes)} of the nodes {', '.join(names)} answer ({present}): start the others"
@@ -104,13 +135,10 @@ class FlowerFederation(AttendedFederation):
             node: {place: sent_bytes(write_block(block)) for place, block in own.items()}
             for node, own in blocks.items()
         }
-        rows = max(
-            len(each.models)
-            for own in blocks.values()
-            for block in own.values()
-            for each in block.assignments.values()
+        largest = max(
+            largest_reply(list(own.values()), self.objective.size) for own in blocks.values()
         )
-        largest = rows * self.objective.size
+        self._sums += 1
         replies = self._exchange(self._write(blocks), largest)
         late = [node for node in blocks if replies[node].refusal == Refusal.NOT_BEGUN]
         if late:
@@ -128,6 +156,7 @@ class FlowerFederation(AttendedFederation):
         for node in blocks:
             if replies[node].parcel is not None:
                 self._orders[node].clear()
+                self._known_cards.setdefault(node, {}).update(self._new_cards(node, blocks[node]))
         return {
             node: read_answers(replies[node], own, bytes_down[node]) for node, own in blocks.items()
         }
@@ -236,8 +265,40 @@ class FlowerFederation(AttendedFederation):
     def _write(self, blocks: Mapping[int, Mapping[int, Block]]) -> dict[int, Parcel]:
         """Write the message to each of some nodes."""
         return {
-            node: write_exchange(list(own.values()), self._attempt, self._step, self._orders[node])
+            node: write_exchange(
+                list(own.values()),
+                self._attempt,
+                self._step,
+                self._orders[node],
+                self._write_sums(node, own) if has_masked_sums(list(own.values())) else None,
+            )
             for node, own in blocks.items()
+        }
+
+    def _write_sums(self, node: int, blocks: Mapping[int, Block]) -> dict[str, Value]:
+        """Write what belongs to the masked sums of a message."""
+        cards = self._new_cards(node, blocks)
+        return {
+            EXCHANGE_NUMBER: self._sums,
+            ANSWER_WITHIN: self._messenger.patience,
+            **{f"{PEER}{peer}": card for peer, card in cards.items()},
+        }
+
+    def _new_cards(self, node: int, blocks: Mapping[int, Block]) -> dict[int, str]:
+        """Return the cards of others that a node needs for some sums and has not confirmed."""
+        members = {
+            member
+            for block in blocks.values()
+            for own in block.assignments.values()
+            if own.order is not None
+            for row in own.order.rows
+            for member in row.members
+        }
+        known = self._known_cards.get(node, {})
+        return {
+            peer: self._cards[peer]
+            for peer in sorted(members - {node})
+            if known.get(peer) != self._cards[peer]
         }
 
     def _exchange(
@@ -259,9 +320,16 @@ class FlowerFederation(AttendedFederation):
         l2 = l2_factor(self.objective.model) if takes_l2(self._run.model) else None
         run = {name: getattr(self._run, name) for name in RunDescription.model_fields}
         requests = {
-            node: JoinRequest(**run, attempt=self._attempt, number=node, l2=l2).write()
+            node: JoinRequest(
+                **run,
+                attempt=self._attempt,
+                number=node,
+                largest_share=self._largest_share,
+                l2=l2,
+            ).write()
             for node in nodes
         }
+        keys = self._messenger.keys() if self.secure and nodes else {}
         outcomes: dict[int, int | JoinRefusal | None] = {}
         for node, reply in self._exchange(requests, 0, patience).items():
             values = {} if reply.parcel is None else reply.parcel.values
@@ -277,11 +345,33 @@ class FlowerFederation(AttendedFederation):
                     f"its data need a model of {size} parameters, but the center's model has "
                     f"{self.objective.size}"
                 )
+            elif self.secure and (reason := self._check_card(node, values.get(CARD), keys)):
+                outcomes[node] = JoinRefusal(reason)
             else:
                 outcomes[node] = batches
+                self._cards[node] = str(values.get(CARD))
+                self._known_cards.pop(node, None)
                 self._not_joined.discard(node)
                 self._orders[node].clear()  # it remembers nothing
         return outcomes
+
+    def _check_card(
+        self, node: int, written: Value | None, keys: Mapping[int, bytes]
+    ) -> str | None:
+        """Say what is wrong with a node's card, or None."""
+        try:
+            card = KeyCard.read(written, json.dumps([self._run.run, self._attempt]))
+        except CardError as error:
+            return f"its key for secure sums is refused: {error}"
+        if (card.name, card.number) != (self.names[node], node):
+            return "its key for secure sums is that of another node"
+        registered = keys.get(self._address(node), b"")
+        if registered and card.identity != identity_of_pem(registered):
+            return (
+                "its key for secure sums is not signed with the key that it is registered with: its owner "
+                "names that in the node's settings (key)"
+            )
+        return None
 
 
 def _from_the_beginning(block: Block) -> Block:

@@ -7,10 +7,14 @@ import numpy as np
 
 from fedkin.federation.attended_exchange import Answer, Assignment, Block
 from fedkin.federation.base import Request, Revealed, WeightedSum, as_array
+from fedkin.federation.secure.orders import SumOrder, row_length
 from fedkin.flower.messenger import Response
 from fedkin.flower.wire import (
     BEGIN,
     EXCHANGE,
+    EXPONENT,
+    MASKED,
+    MEMBERS,
     NUMBER,
     NUMBERS,
     OPTION,
@@ -21,12 +25,15 @@ from fedkin.flower.wire import (
     ROWS,
     SERIES,
     SUM,
+    TOTALS,
     VECTOR,
+    WEIGHTS,
     Order,
     Parcel,
     Value,
     with_prefix,
     write_key,
+    write_members,
     write_models,
     write_orders,
 )
@@ -34,7 +41,11 @@ from fedkin.types import Array
 
 
 def write_exchange(
-    blocks: Collection[Block], attempt: str, step: int, orders: Collection[Order] = ()
+    blocks: Collection[Block],
+    attempt: str,
+    step: int,
+    orders: Collection[Order] = (),
+    more: Mapping[str, Value] | None = None,
 ) -> Parcel:
     """Put what owners ask of one node into one message.
 
@@ -43,8 +54,9 @@ def write_exchange(
         attempt: The attempt at the run that the node has joined.
         step: The number of the outer step; 0 where owners are at different steps.
         orders: What the node is to copy or forget first.
+        more: What belongs to masked sums, if there are any.
     """
-    values: dict[str, Value] = {"kind": EXCHANGE, "attempt": attempt, "step": step}
+    values: dict[str, Value] = {"kind": EXCHANGE, "attempt": attempt, "step": step, **(more or {})}
     vectors: dict[str, np.ndarray] = {}
     ordered = sorted(blocks, key=lambda block: block.trail.number)
     if [prefix_of(block) for block in ordered] != [""]:
@@ -74,9 +86,11 @@ def write_block(block: Block) -> Parcel:
         has_models = request.models is not None
         values |= {
             f"{name}.task": task.name,
-            f"{name}.form": _form(request),
+            f"{name}.form": _form(request) if own.order is None else MASKED,
             f"{name}.models": write_models(own.models) if has_models else "",
         }
+        if own.order is not None:
+            values |= _write_order(name, own.order)
         values |= {f"{name}.{OPTION}{key}": value for key, value in request.options.items()}
         for slot in task.slots:
             values[f"{name}.{SERIES}{slot.name}"] = series.number(slot.name)
@@ -91,6 +105,36 @@ def write_block(block: Block) -> Parcel:
             for label, vector in beginning.vectors.items():
                 values[f"{name}.{VECTOR}{label}"] = arrays.add(vector, models)
     return Parcel(values | arrays.values(), arrays.vectors())
+
+
+def _write_order(name: str, order: SumOrder) -> dict[str, Value]:
+    """Write what a node is told of the sums that it is in."""
+    return {
+        f"{name}.{WEIGHTS}": [row.weight for row in order.rows],
+        f"{name}.{TOTALS}": [row.total for row in order.rows],
+        f"{name}.{MEMBERS}": write_members([row.members for row in order.rows]),
+        **{f"{name}.{EXPONENT}{reply}": value for reply, value in order.exponents.items()},
+    }
+
+
+def has_masked_sums(blocks: Collection[Block]) -> bool:
+    """Tell whether a node is to mask anything."""
+    return any(own.order is not None for block in blocks for own in block.assignments.values())
+
+
+def largest_reply(blocks: Collection[Block], size: int) -> int:
+    """Return the largest number of entries of an array in an answer.
+
+    Args:
+        blocks: What owners ask of one node.
+        size: The number d of parameters.
+    """
+    lengths = [
+        len(own.models) * (size if own.order is None else row_length(own.request.task, size))
+        for block in blocks
+        for own in block.assignments.values()
+    ]
+    return max(lengths, default=0)
 
 
 class _SharedArrays:

@@ -14,10 +14,15 @@ import numpy as np
 
 from fedkin.federation.owners import ALONE, PARTS, TRAINING, VALIDATION
 from fedkin.federation.questions import QUESTIONS
+from fedkin.federation.secure.orders import SumOrder
 from fedkin.federation.task import Task
+from fedkin.flower.guard_sums import read_order
 from fedkin.flower.wire import (
     BEGIN,
+    EXPONENT,
     FORMS,
+    MASKED,
+    MEMBERS,
     NUMBER,
     NUMBERS,
     OPTION,
@@ -26,7 +31,9 @@ from fedkin.flower.wire import (
     REVEALED,
     ROWS,
     SERIES,
+    TOTALS,
     VECTOR,
+    WEIGHTS,
     Parcel,
     Refusal,
     RefusedError,
@@ -86,6 +93,13 @@ class CheckedRequest:
     """Vectors and numbers. Vectors of two axes have a row per model; those that only the beginning reads
     are zero for models that do not begin."""
     options: Mapping[str, Any]
+    order: SumOrder | None = None
+    """What the node is told of the sums that its replies are for, if it is to mask them."""
+
+    @property
+    def shows_vectors(self) -> bool:
+        """Whether the center would see this node's own vectors."""
+        return self.order is None and bool(self.task.vector_replies)
 
 
 @dataclass(frozen=True)
@@ -280,6 +294,10 @@ def _check_request(
     _same_names("options", task, options, task.options)
     _same_names("series", task, series, slots)
     known = {"task", "form", "models"}
+    order = None
+    if values.get("form") == MASKED:
+        order = read_order(task, values, models)
+        known |= {WEIGHTS, TOTALS, MEMBERS, *(EXPONENT + reply for reply in order.exponents)}
     for prefix, group in (
         (BEGIN, begins),
         (VECTOR, vectors),
@@ -310,6 +328,7 @@ def _check_request(
         },
         message=message,
         options={each: _option(each, options[each], fit) for each, fit in task.options.items()},
+        order=order,
     )
 
 
@@ -324,6 +343,8 @@ def _task(name: Value | None, tasks: Mapping[str, Task], allowed: Collection[str
 def _check_form(task: Task, form: Value | None, *, reveal: bool) -> None:
     if form not in FORMS:
         raise RefusedError(Refusal.INVALID, f"there is no form {str(form)[:50]!r} of a request")
+    if form == MASKED and not task.vector_replies:
+        raise RefusedError(Refusal.INVALID, f"{task.name} replies with no vectors to be masked")
     if form == NUMBERS and task.vector_replies:
         raise RefusedError(Refusal.INVALID, f"{task.name} does not reply with numbers alone")
     if form == REVEALED and not reveal:

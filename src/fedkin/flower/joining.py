@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedkin.data.preprocessing import Preprocessing
-from fedkin.flower.wire import JOIN, Parcel, Refusal, RefusedError, Value
+from fedkin.flower.wire import JOIN, MOST_NODES, Parcel, Refusal, RefusedError, Value
 from fedkin.messages import in_plain_words
 from fedkin.methods.settings import LARGEST_SEED
 from fedkin.types import LearningTask
@@ -47,8 +47,10 @@ class JoinRequest(RunDescription):
 
     attempt: str
     """Distinguishes this attempt at the run from earlier ones."""
-    number: int = Field(ge=0, le=1_000_000)
+    number: int = Field(ge=0, lt=MOST_NODES)
     """The number of the node."""
+    largest_share: float = Field(1.0, gt=0, le=1)
+    """The largest share of a node in a sum: the cap of the run."""
     l2: float | None = Field(None, ge=0, le=LARGEST_L2, allow_inf_nan=False)
     """The factor of ½‖θ‖² in the loss; None, and not in the message, if the model has no such setting."""
 

@@ -49,6 +49,10 @@ class Messenger:
         """
         return {node.node_id: node.name for node in self.grid.get_nodes()}
 
+    def keys(self) -> dict[int, bytes]:
+        """Return the keys that connected nodes are registered with; empty without registered keys."""
+        return {node.node_id: bytes(node.public_key) for node in self.grid.get_nodes()}
+
     def exchange(
         self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
     ) -> dict[int, Response]:

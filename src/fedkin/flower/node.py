@@ -8,6 +8,7 @@ the data. Every request leaves a line in the node's audit log.
 
 import contextlib
 import hashlib
+import json
 import logging
 import time
 from collections import Counter
@@ -36,14 +37,19 @@ from fedkin.flower.node_preparation import (
     prepared_node,
 )
 from fedkin.flower.node_settings import NodeSettings, node_settings
+from fedkin.flower.node_sums import Agreement, AnsweredQuestions, NodeSums
 from fedkin.flower.owner_limits import Usage
 from fedkin.flower.time_limit import limited_time
 from fedkin.flower.wire import (
+    ANSWER_WITHIN,
+    CARD,
     DESCRIBE,
     EXCHANGE,
+    EXCHANGE_NUMBER,
     JOIN,
     ORDERS,
     OWNERS,
+    PEER,
     Parcel,
     Refusal,
     RefusedError,
@@ -53,6 +59,9 @@ from fedkin.flower.wire import (
 from fedkin.methods.registry import known_tasks
 
 logger = logging.getLogger(__name__)
+
+MOST_ANSWERED = 64
+"""The number of runs, of all nodes of a process, whose answered questions are kept at hand."""
 
 SEE_LOG = "this node cannot do that with its own data and its owner's settings; see its owner's log"
 """What the center learns about every refusal whose reason may depend on the node's data."""
@@ -114,6 +123,23 @@ def _usage(settings: NodeSettings) -> Usage | None:
     return _USAGE[settings.state]
 
 
+_ANSWERED: dict[str, AnsweredQuestions] = {}
+"""What nodes of this process have answered in the newest runs, for masked sums."""
+
+
+def _answered(settings: NodeSettings, agreement: Agreement) -> AnsweredQuestions:
+    """Return what the node has answered in a run; without a directory, since it has joined."""
+    if settings.state is None:
+        place = agreement.card.public.hex()
+    else:
+        place = json.dumps([str(settings.state), agreement.run_name])
+    if place not in _ANSWERED:
+        while len(_ANSWERED) >= MOST_ANSWERED:
+            del _ANSWERED[next(iter(_ANSWERED))]
+        _ANSWERED[place] = AnsweredQuestions(settings.state, agreement.run_name)
+    return _ANSWERED[place]
+
+
 def _handle(settings: NodeSettings, message: Message, context: Context, entry: Entry) -> Parcel:
     if not message.has_content():
         raise RefusedError(Refusal.INVALID, "the message has no content")
@@ -173,7 +199,9 @@ def _join(
         usage.count_join(settings)
     joined = request.values()
     own = prepared_node(settings, joined)
-    NodeMemory(context.state).join(joined)
+    NodeMemory(context.state).join(joined, protected=own.budget is not None)
+    agreement = Agreement.begin(settings, joined)
+    agreement.keep(context.state)
     prune_snapshots(settings.state, settings.runs_kept)
     entry.rows = _training_rows(own) + _held_out_rows(own)
     return Parcel(
@@ -182,6 +210,7 @@ def _join(
             "size": own.objective.size,
             "batches": int(own.data.batches[0]),
             "points": int(own.data.points[0]),
+            CARD: agreement.card.write(),
         }
     )
 
@@ -194,11 +223,22 @@ def _do_exchange(
     entry: Entry,
 ) -> Parcel:
     """Do what the requests of one exchange ask for, on the node's own data."""
+    begin = time.monotonic()
     header = {name: values.pop(name, None) for name in ("attempt", "step")}
+    for_sums = {
+        name: values.pop(name)
+        for name in list(values)
+        if name in (EXCHANGE_NUMBER, ANSWER_WITHIN) or name.startswith(PEER)
+    }
     memory = NodeMemory(context.state)
     joined = memory.joined
     if joined is None or joined["attempt"] != header["attempt"]:
         raise RefusedError(Refusal.NOT_JOINED, "this node has not joined this run")
+    if memory.protected != (settings.privacy is not None):
+        # It may remember gradients without noise, from before its owner has turned protection on.
+        raise RefusedError(
+            Refusal.NOT_JOINED, "this node's owner has changed how rows are protected"
+        )
     entry.run = joined["run"]
     step = natural_number("step", header["step"])
     orders = read_orders(values.pop(ORDERS)) if ORDERS in values and OWNERS in values else []
@@ -217,6 +257,14 @@ def _do_exchange(
         usage.count_requests(
             hashlib.sha256(joined["run"].encode()).hexdigest()[:16], count, settings
         )
+    sums, agreement = None, None
+    if any(request.order is not None for block in blocks for request in block.requests):
+        agreement = Agreement.read(context.state, joined)
+        agreement.take_cards(for_sums, settings)
+        number = natural_number(EXCHANGE_NUMBER, for_sums.get(EXCHANGE_NUMBER))
+        sums = NodeSums(settings, agreement, number, JoinRequest.read(joined).largest_share)
+        entry.nodes = sums.check(blocks)
+        _answered(settings, agreement).take(blocks, settings.repeats_per_run)
     slots = slots_of(known_tasks().values())
     snapshots = Snapshots(settings.state, joined["run"])
     remembered = memory.slots()
@@ -231,22 +279,43 @@ def _do_exchange(
         own.work.import_arrays({}, slots)
     series = dict(remembered.series)
     carry_out(orders, own.work, series)
-    answered = _compute(own, blocks, series, entry)
+    answered = _compute(own, blocks, series, entry, sums)
     kept = SlotMemory(own.work.export_arrays(), series)
     # Several owners are at different steps, and nothing of theirs is resumed from the disk.
     if OWNERS not in values:
         snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
     memory.keep(kept)
     _count_rows(own, blocks, answered, entry)
+    if sums is not None and agreement is not None:
+        sums.finish()
+        agreement.keep(context.state)
+        _check_time(for_sums.get(ANSWER_WITHIN), time.monotonic() - begin)
     return answered
 
 
+def _check_time(within: Value | None, taken: float) -> None:
+    """Send no words that the center does not wait for any more.
+
+    With those of a repeated sum, it would have two sums that differ by this node.
+    """
+    if type(within) not in (int, float) or not taken <= float(str(within)):
+        raise RefusedError(
+            Refusal.LIMIT,
+            f"this answer has taken {taken:.3g} s, and the center waits for {str(within)[:20]} s: it is not "
+            "sent (answer-within)",
+        )
+
+
 def _compute(
-    own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int], entry: Entry
+    own: OwnNode,
+    blocks: Sequence[CheckedBlock],
+    series: dict[str, int],
+    entry: Entry,
+    sums: NodeSums | None,
 ) -> Parcel:
     """Compute the answer; where rows are protected, write down what that has spent."""
     try:
-        return compute(own, blocks, series)
+        return compute(own, blocks, series, sums)
     except BudgetSpentError as error:
         raise RefusedError(Refusal.LIMIT, str(error)) from None
     except NotPrivateError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +56,24 @@ class OwnNode:
     """What a slot holds for one model, by the slot's name, as far as it was needed."""
 
 
-def compute(own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int]) -> Parcel:
+class Masking(Protocol):
+    """What masks replies, and keeps them for a repetition (`node_sums.NodeSums`)."""
+
+    def kept(self, block: CheckedBlock, request: CheckedRequest) -> Replies | None:
+        """Return the replies to a request that is repeated; None if it is not."""
+        ...
+
+    def mask(self, block: CheckedBlock, request: CheckedRequest, replies: Replies) -> Replies:
+        """Return what leaves the node in place of replies."""
+        ...
+
+
+def compute(
+    own: OwnNode,
+    blocks: Sequence[CheckedBlock],
+    series: dict[str, int],
+    masking: Masking | None = None,
+) -> Parcel:
     """Do what owners ask for, and return the answer.
 
     What several owners ask for next, with the same task and options, is computed together.
@@ -64,6 +82,7 @@ def compute(own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int]
         own: The node.
         blocks: What each owner asks for.
         series: The series of each slot and model; it is changed.
+        masking: What masks the replies that are for masked sums.
     """
     _check_memory(own, blocks, series)
     begun: set[str] = set()
@@ -71,6 +90,9 @@ def compute(own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int]
     evaluations = dict.fromkeys(pending, 0)
     values: dict[str, Value] = {}
     vectors: dict[str, np.ndarray] = {}
+    if masking is not None:
+        for block in blocks:
+            pending[block.number] = _without_repeated(block, masking, values, vectors)
     while any(pending.values()):
         waiting = [(block, pending[block.number][0]) for block in blocks if pending[block.number]]
         kinds = [_kind(request) for _, request in waiting]
@@ -81,9 +103,31 @@ def compute(own: OwnNode, blocks: Sequence[CheckedBlock], series: dict[str, int]
         ):
             pending[block.number].pop(0)
             evaluations[block.number] += count
+            if masking is not None and request.order is not None:
+                replies = masking.mask(block, request, replies)
             _write(block.prefix, request, replies, values, vectors)
     values |= {f"{block.prefix}evaluations": evaluations[block.number] for block in blocks}
     return Parcel(values, vectors)
+
+
+def _without_repeated(
+    block: CheckedBlock,
+    masking: Masking,
+    values: dict[str, Value],
+    vectors: dict[str, np.ndarray],
+) -> list[CheckedRequest]:
+    """Answer requests of a repeated exchange with what was computed for it; return the others.
+
+    What the node remembers has moved on since then, and must not move on twice.
+    """
+    others = []
+    for request in block.requests:
+        kept = masking.kept(block, request) if request.order is not None else None
+        if kept is None:
+            others.append(request)
+        else:
+            _write(block.prefix, request, masking.mask(block, request, kept), values, vectors)
+    return others
 
 
 def carry_out(orders: Sequence[Order], work: Work, series: dict[str, int]) -> None:

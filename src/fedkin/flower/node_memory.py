@@ -55,10 +55,18 @@ class NodeMemory:
         record = self._records.get("joined")
         return None if record is None else json.loads(str(record["request"]))  # pyright: ignore
 
-    def join(self, request: dict[str, Any]) -> None:
+    @property
+    def protected(self) -> bool:
+        """Whether the node's rows were protected when it joined, and so in all that it remembers."""
+        record: Any = self._records.get("joined", {})
+        return bool(record.get("protected", False))
+
+    def join(self, request: dict[str, Any], *, protected: bool = False) -> None:
         """Forget everything, and remember this run."""
         self._records.clear()
-        self._records["joined"] = ConfigRecord({"request": json.dumps(request)})
+        self._records["joined"] = ConfigRecord(
+            {"request": json.dumps(request), "protected": protected}
+        )
         self.keep(SlotMemory())
 
     def slots(self) -> SlotMemory:
@@ -144,11 +152,11 @@ def prune_snapshots(directory: Path | None, runs: int) -> None:
         return
     newest: dict[str, float] = {}
     try:
-        for path in directory.glob("run-*.npz"):
+        for path in (*directory.glob("run-*.npz"), *directory.glob("run-*.sums")):
             name = path.stem.split("-")[1].split(".")[0]
             newest[name] = max(newest.get(name, 0.0), path.stat().st_mtime)
         for name in sorted(newest, key=newest.__getitem__)[: max(0, len(newest) - runs)]:
-            for path in directory.glob(f"run-{name}*.npz"):
+            for path in (*directory.glob(f"run-{name}*.npz"), directory / f"run-{name}.sums"):
                 path.unlink(missing_ok=True)
     except OSError as error:
         logger.warning("cannot remove old state in %s: %s", directory, error)

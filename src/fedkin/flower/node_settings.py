@@ -28,8 +28,8 @@ from fedkin.errors import InputError
 from fedkin.federation.privacy import require_accountant
 from fedkin.flower.guard import all_tasks, remote_tasks
 from fedkin.flower.owner_limits import OwnerLimits
-from fedkin.flower.owner_privacy import OwnerPrivacy
-from fedkin.flower.wire import DESCRIBE
+from fedkin.flower.owner_privacy import BUDGET_FILE, OwnerPrivacy
+from fedkin.flower.wire import DESCRIBE, Refusal, RefusedError
 from fedkin.messages import in_plain_words, suggestion
 from fedkin.methods.registry import method_class, register
 from fedkin.methods.settings import LARGEST_SEED
@@ -113,6 +113,11 @@ class NodeSettings(OwnerLimits, OwnerPrivacy, TableDescription):
     fedkin and of packages that declare entry points."""
     models: tuple[str, ...] = ()
     """Models of other packages that the node trains, as `package.module:factory`, likewise."""
+    key: Path | None = None
+    """The private key that this node is registered with; its keys for masked sums are signed with it."""
+    peers: dict[str, str] = {}
+    """The fingerprints of other nodes' registered keys, by name (`fedkin federation key`). If there are any,
+    this node masks its part of a sum only if all others in it are among them."""
     state: Path | None = None
     """A directory for the node's secret, its audit log, compiled code, and what a resumed run needs."""
 
@@ -137,6 +142,32 @@ class NodeSettings(OwnerLimits, OwnerPrivacy, TableDescription):
     def _requests(cls, value: Any) -> Any:
         return option_text.parse_names(value) if isinstance(value, str) else value
 
+    @field_validator("peers", mode="before")
+    @classmethod
+    def _fingerprints(cls, value: Any) -> Any:
+        return dict(_pinned(each) for each in value.split(",")) if isinstance(value, str) else value
+
+    @property
+    def shows_plain(self) -> bool:
+        """Whether the center may see vectors of this node: in a trial it decides about everything anyway."""
+        return self.plain_sums or self.reproducible or self.reveal
+
+    def check_peer(self, name: str, fingerprint: str | None) -> None:
+        """Refuse another node that is not the one that the owner has pinned."""
+        if not self.peers:
+            return
+        if name not in self.peers:
+            raise RefusedError(
+                Refusal.FORBIDDEN,
+                f"the owner of this node does not know {name[:50]!r} (peers)",
+            )
+        if fingerprint != self.peers[name]:
+            raise RefusedError(
+                Refusal.FORBIDDEN,
+                f"the key of {name[:50]!r} has the fingerprint {fingerprint or 'of nobody'}, and the owner "
+                f"of this node expects {self.peers[name]} (peers)",
+            )
+
     @property
     def allowed(self) -> tuple[str, ...]:
         """The requests that the node answers: those of fedkin's methods and of the methods named."""
@@ -151,6 +182,14 @@ class NodeSettings(OwnerLimits, OwnerPrivacy, TableDescription):
     def is_table(self) -> bool:
         """Whether the data are a table and not images."""
         return self.label is not None or not has_paper_scenario(self.data)
+
+
+def _pinned(written: str) -> tuple[str, str]:
+    """Read `NAME=SHA256:…`."""
+    name, _, fingerprint = written.strip().partition("=")
+    if not name or not fingerprint.startswith("SHA256:"):
+        raise ValueError(f"'{written[:60]}' is not of the form NAME=SHA256:…")
+    return name, fingerprint
 
 
 def node_settings(node_config: Mapping[str, Any]) -> NodeSettings:
@@ -222,6 +261,11 @@ def _check_privacy(settings: NodeSettings, source: str) -> None:
             "leave that out"
         )
     if settings.epsilon is None:
+        if settings.state is not None and (settings.state / BUDGET_FILE).exists():
+            raise InputError(
+                f"{source}: epsilon is missing, and by {settings.state / BUDGET_FILE} this node's rows "
+                "have been protected so far: give it, or remove the file to answer without noise from now on"
+            )
         return
     require_accountant()
     if settings.state is None:

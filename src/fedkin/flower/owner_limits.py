@@ -11,6 +11,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from fedkin.errors import InputError
+from fedkin.federation.owners import TRAINING
+from fedkin.federation.secure.orders import FEWEST_SUMMED
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.guard import CheckedBlock, CheckedRequest
 from fedkin.flower.wire import Refusal, RefusedError
@@ -56,6 +58,16 @@ class OwnerLimits(BaseModel):
     """How long an answer may take; a worker that takes longer is ended, and started again."""
     largest_spread: float = Field(10.0, ge=1, allow_inf_nan=False)
     """The root mean square of a column as the center scales it (`data/agreement.py`)."""
+    fewest_nodes: int = Field(FEWEST_SUMMED, ge=FEWEST_SUMMED)
+    """The number of nodes that a masked sum has at least."""
+    largest_share: float | None = Field(None, gt=0, le=1)
+    """The largest share of this node in a masked sum; by default the cap of the run, as the center says. It
+    is raised where so few nodes are in the sum that they could not have the whole weight."""
+    repeats_per_run: int = Field(20, ge=0)
+    """How often, in one run, this node answers a question that it has answered before with fewer nodes in the
+    sum or another weight, as happens when a node fails."""
+    plain_sums: bool = False
+    """Whether the center may add up this node's vectors itself, so that it sees every single one."""
     runs_kept: PositiveInt = 20
     """The number of runs whose lasting memory stays on the node's disk."""
     audit_megabytes: float = Field(20.0, gt=0, allow_inf_nan=False)
@@ -69,6 +81,7 @@ class OwnerLimits(BaseModel):
             spread: The root mean square of the node's largest column, as the center scales it.
         """
         requests = [request for block in blocks for request in block.requests]
+        self.check_plain(blocks)
         models = {
             (block.number, model)
             for block in blocks
@@ -91,6 +104,26 @@ class OwnerLimits(BaseModel):
         for request in requests:
             self._check_norms(request, self.largest_norm / max(1.0, spread))
         return sum(len(request.models) for request in requests)
+
+    def check_plain(self, blocks: Sequence[CheckedBlock]) -> None:
+        """Refuse to show this node's vectors to a center that would add them up itself.
+
+        What the owner has allowed by other settings passes: `reveal`, and questions about its own rows.
+        """
+        for block in blocks:
+            for request in block.requests:
+                if block.part == TRAINING and request.shows_vectors and not self.shows_plain:
+                    raise RefusedError(
+                        Refusal.FORBIDDEN,
+                        f"the owner of this node allows masked sums only, and {request.task.name} would show "
+                        "its own vectors: leave --plain-sums out, take part with three nodes or more, or let "
+                        "the owner allow it (plain-sums)",
+                    )
+
+    @property
+    def shows_plain(self) -> bool:
+        """Whether the center may see vectors of this node."""
+        return self.plain_sums
 
     def _check_norms(self, request: CheckedRequest, largest: float) -> None:
         for name, array in request.message.items():

@@ -29,7 +29,7 @@ class OwnerPrivacy(BaseModel):
     )
 
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False)
-    """The largest ε that all answers of all runs together may reach."""
+    """The largest ε that all answers to exchanges, of all runs together, may reach."""
     delta: float = Field(1e-5, gt=0, lt=1)
     """The δ that goes with it; below one over the number of rows."""
     clip: float = Field(1.0, gt=0, allow_inf_nan=False)
@@ -117,5 +117,14 @@ class KeptBudget(Budget):
                 file.flush()
                 os.fsync(opened)
             partial.replace(self._path)
+            self._keep_name()
         except OSError as error:
             raise InputError(f"cannot write {self._path}: {error.strerror}") from error
+
+    def _keep_name(self) -> None:
+        """Write the directory to the disk: a power cut must not bring back an earlier count."""
+        opened = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

@@ -222,6 +222,7 @@ def _node_configuration(
         "name": node.name,
         "data": layout.data(node.data),
         "state": str(layout.node(node.name) / "state"),
+        "key": str(layout.node_key(node.name)),
         "reproducible": node.reproducible,
     }
     return federation.data | node.further | fixed

@@ -43,8 +43,20 @@ slots, and the models for which a slot begins."""
 ROWS = "rows-of."
 """The prefix of the models that the rows of an array are for. No request can have this name."""
 
-SUM, NUMBERS, REVEALED = FORMS = ("sum", "numbers", "revealed")
-"""What the center makes of the replies: weighted sums, single numbers, or single nodes' vectors."""
+SUM, NUMBERS, REVEALED, MASKED = FORMS = ("sum", "numbers", "revealed", "masked")
+"""What the center makes of the replies: weighted sums, single numbers, single nodes' vectors, or sums
+of which it sees nothing else."""
+
+WEIGHTS, TOTALS, MEMBERS, EXPONENT = "weights", "totals", "nodes", "exponent."
+"""What a node is told of masked sums, after the request's name: its own weight for each model, all absolute
+weights together, who is in which sum, and how finely each reply is written."""
+
+EXCHANGE_NUMBER, ANSWER_WITHIN, PEER = "exchange-number", "answer-within", "peer."
+"""What a message with masked sums has: the number of the exchange, for how many seconds the center waits, and
+the cards of other nodes by their numbers."""
+
+CARD = "card"
+"""The node's own card, in its answer to a request to join."""
 
 MESSAGE_TYPE = "train"
 """Flower's kind of message; a node treats all kinds alike."""
@@ -67,6 +79,9 @@ OWNERS, PART = "owners", "part"
 
 ORDERS = "orders"
 """What a node is to copy or forget of what it remembers for owners, before it does what they ask."""
+
+MOST_NODES = 1_000_001
+"""The numbers of nodes are below this."""
 
 MOST_OWNERS = 2_000
 """The numbers of owners are below this."""
@@ -94,6 +109,8 @@ class Refusal(IntEnum):
     """The node could not read or answer the message."""
     LIMIT = 1007
     """The request is above a limit of the node's owner."""
+    ASKED_BEFORE = 1008
+    """The node has answered this exchange, or the same question for other nodes or with other weights."""
 
 
 class RefusedError(Exception):
@@ -132,6 +149,22 @@ def read_models(written: Value | None) -> tuple[int, ...]:
 def read_owners(written: Value | None) -> tuple[int, ...]:
     """Read the numbers of owners, which are in order."""
     return _read_numbers("owners", written, MOST_OWNERS)
+
+
+def write_members(members: Collection[tuple[int, ...]]) -> str:
+    """Write who is in which sum; once, if all sums have the same members."""
+    written = [write_models(own) for own in members]
+    return written[0] if len(set(written)) == 1 else ";".join(written)
+
+
+def read_members(written: Value | None, rows: int) -> list[tuple[int, ...]]:
+    """Read who is in which of some sums."""
+    parts = written.split(";") if isinstance(written, str) else []
+    if len(parts) == 1:
+        return [_read_numbers(MEMBERS, parts[0], MOST_NODES)] * rows
+    if len(parts) != rows:
+        raise RefusedError(Refusal.INVALID, "it must be said for each model who is in the sum")
+    return [_read_numbers(MEMBERS, part, MOST_NODES) for part in parts]
 
 
 class Order(NamedTuple):

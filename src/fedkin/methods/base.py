@@ -103,6 +103,10 @@ class Method(Settings):
     def check(self, nodes: int) -> None:
         """Refuse settings that do not suit a federation of this many nodes, before any work."""
 
+    def largest_share(self, nodes: int) -> float:
+        """Return the largest share that a node has in a weighted sum over all of this many nodes."""
+        return 1.0
+
     def prepare(
         self, federation: Federation, center: Center, key: Key
     ) -> tuple[Algorithm[Any], Cost]:

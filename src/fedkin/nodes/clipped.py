@@ -15,11 +15,11 @@ LARGEST_ROW_LOSS = 4.0
 def clipped_loss_and_gradient(
     objective: Objective, theta: Vector, data: NodeData, clip: Array
 ) -> tuple[Array, Vector]:
-    r"""Return the clipped loss and gradient :math:`\frac1n \sum_i g_i \min(1, C / \|g_i\|) + \nabla r(θ)`.
+    r"""Return the clipped loss and gradient :math:`\frac1n \sum_i g_i \min(1, C / \|g_i\|)`.
 
-    :math:`g_i` is the gradient of row i's loss without the penalty r, which knows nothing of the rows. If one
+    :math:`g_i` is the gradient of row i's loss without the penalty, which knows nothing of the rows. If one
     of n rows is replaced by another, the gradient changes by at most 2C/n and the loss by at most its
-    largest value over n. The loss returned is without the penalty.
+    largest value over n. See `penalty_gradient` for the rest.
 
     Args:
         objective: The model. It must compute each row by itself, without batch normalization.
@@ -47,6 +47,13 @@ def clipped_loss_and_gradient(
         kept = jnp.clip(jnp.nan_to_num(losses), 0.0, LARGEST_ROW_LOSS)
         return weights @ kept, weights @ clipped
 
-    loss, gradient = mean_over_batches(objective, of_batch, (theta, clip), data)
-    penalty = jax.grad(lambda point: model.penalty(objective.unflatten(point)))(theta)
-    return loss, gradient + penalty
+    return mean_over_batches(objective, of_batch, (theta, clip), data)
+
+
+def penalty_gradient(objective: Objective, theta: Vector) -> Vector:
+    """Return the gradient of the penalty, which is added *after* the noise.
+
+    Whoever asks chooses its size. In one floating-point number with a large penalty, the rows' part would be
+    rounded to steps that are far larger than what the noise is for.
+    """
+    return jax.grad(lambda point: objective.model.penalty(objective.unflatten(point)))(theta)

@@ -8,6 +8,7 @@ that has arrived.
 import contextlib
 import logging
 import os
+import secrets
 import socket
 import tempfile
 from collections import deque
@@ -58,6 +59,8 @@ class Cluster:
         common: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
         try:
             if self._address == LOCAL:
+                # Otherwise Ray writes one into the home directory, and every cluster begun later asks for it.
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
                 # Ray's sockets are in its directory, and the path of a socket must be short.
                 short = "/tmp" if Path("/tmp").is_dir() else None
                 self._place = tempfile.TemporaryDirectory(
@@ -77,7 +80,10 @@ class Cluster:
             # Ray has exceptions of many kinds for a cluster of another version, or one that is full.
             self.__exit__(None, None, None)
             reason = " ".join(str(error).split())[:400]
-            raise InputError(f"cannot use the cluster {self._address}: {reason}") from error
+            raise InputError(
+                f"cannot use the cluster {self._address}: {reason} (if it asks for a token, set "
+                "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as its machines have them)"
+            ) from error
         return self
 
     def __exit__(

@@ -397,6 +397,7 @@ def make_result(
         columns=columns,
         cap=_cap(trained.parameters, problem.federation.names),
         comparison=comparison,
+        secure_sums=getattr(problem.federation, "secure", None),
     )
 
 

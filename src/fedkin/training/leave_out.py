@@ -20,6 +20,7 @@ import numpy as np
 
 from fedkin.federation.base import Cost, Federation, PerNode, WeightedSum
 from fedkin.federation.center import Center
+from fedkin.federation.secure.refusals import fewest_in_sum
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
 from fedkin.methods.weights import SLACK, Cap, project_weights, raised_cap
@@ -159,7 +160,13 @@ def leave_each_out(
     judged = judged[np.argsort(-weights[judged])][:MOST_LEFT_OUT]
     if np.count_nonzero(present) < 2 or not len(judged):
         return LeftOut(np.zeros(0), {}, Cost())
+    # Without one of three, a secure sum would be of two, and give their vectors away.
     left = [weights_without(int(node), weights, cap, present) for node in judged]
+    enough = [np.count_nonzero(own) >= fewest_in_sum(federation) for own in left]
+    judged = judged[enough]
+    if not len(judged):
+        return LeftOut(np.zeros(0), {}, Cost())
+    left = [own for own, is_enough in zip(left, enough, strict=True) if is_enough]
     rows = np.stack([weights / weights.sum(), *left])
     rate, cost = _step_size(federation, center, theta, weights, key)
     noise = jax.random.normal(jax.random.fold_in(key, ROUNDS), (len(rows), len(theta)))

@@ -97,6 +97,9 @@ class Result:
     comparison: pd.DataFrame | None = None
     """Loss and accuracy on the validation rows of `alone` (cross-validated), of the weights at the start
     (`equal` or `prior`), and of the `learned` ones, for linear models whose weights were learned."""
+    secure_sums: bool | None = None
+    """Whether nodes of a real federation masked their vectors, so that the center saw sums only
+    (docs/security.md); None where all data were at hand."""
     before: "Result | None" = None
     """Where the owner's rows were put back after the weights were chosen: the result without them, which
     scores on validation rows are of."""
@@ -204,6 +207,7 @@ class Result:
             "point_shape": self.point_shape,
             "columns": self.columns,
             "cap": self.cap,
+            "secure_sums": self.secure_sums,
             "comparison": None if self.comparison is None else _as_records(self.comparison),
             "point_dtype": self.objective.point_dtype,
             "model": {"name": name, "settings": asdict(self.model) if known else None},  # pyright: ignore
@@ -304,6 +308,7 @@ class SavedResult(Record):
     point_shape: tuple[int, ...]
     columns: tuple[Name, ...] | None = None
     cap: FiniteNumber | dict[Name, FiniteNumber] | None = None
+    secure_sums: bool | None = None
     comparison: tuple[dict[str, Text | float | None], ...] | None = None
     point_dtype: Literal["uint8", "float32", "float64", "int32", "int64"]
     model: SavedModel
@@ -371,6 +376,7 @@ def result_from_bytes(content: bytes, path: str, model: Any | None = None) -> Re
         point_shape=saved.point_shape,
         columns=saved.columns,
         cap=saved.cap,
+        secure_sums=saved.secure_sums,
         comparison=comparison,
     )
 

@@ -89,6 +89,22 @@ def node(
             "--reveal", help="Let the center ask for this node's own vectors, as some methods do."
         ),
     ] = False,
+    plain_sums: Annotated[
+        bool,
+        typer.Option(
+            "--plain-sums",
+            help="Let the center add up this node's vectors itself, so that it sees every one.",
+        ),
+    ] = False,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer",
+            metavar="NAME=SHA256:…",
+            help="The fingerprint of another node's key; give one for every other node, and no other key is "
+            "accepted.",
+        ),
+    ] = None,
     validation_fraction: Annotated[
         float | None,
         typer.Option(
@@ -207,6 +223,37 @@ def node(
             rich_help_panel=LIMITS_PANEL,
         ),
     ] = None,
+    fewest_nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--fewest-nodes",
+            min=3,
+            metavar="N",
+            help="The fewest nodes in a sum that hides this node's vectors (default: 3).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    largest_share: Annotated[
+        float | None,
+        typer.Option(
+            "--largest-share",
+            min=0,
+            max=1,
+            metavar="X",
+            help="This node's largest share of such a sum (default: the cap of the run).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
+    repeats_per_run: Annotated[
+        int | None,
+        typer.Option(
+            "--repeats-per-run",
+            min=0,
+            metavar="N",
+            help="How often a sum may be repeated without nodes that have failed (default: 20).",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = None,
     runs_kept: Annotated[
         int | None,
         typer.Option(
@@ -233,8 +280,8 @@ def node(
             "--epsilon",
             min=0,
             metavar="E",
-            help="Protect each of your rows by noise: the largest epsilon of all answers, ever "
-            "(docs/security.md).",
+            help="Protect each of your rows by noise: the largest epsilon of all training, ever; "
+            "the summary stays exact (docs/security.md).",
             rich_help_panel=PRIVACY_PANEL,
         ),
     ] = None,
@@ -301,6 +348,12 @@ def node(
         ("methods", methods),
         ("models", models),
         ("reveal", reveal or None),
+        ("key", None if private is None else str(private)),
+        ("plain-sums", plain_sums or None),
+        ("peers", ",".join(peer) if peer else None),
+        ("fewest-nodes", fewest_nodes),
+        ("largest-share", largest_share),
+        ("repeats-per-run", repeats_per_run),
         ("validation-fraction", validation_fraction),
         ("test-fraction", test_fraction),
         ("seed", seed or None),

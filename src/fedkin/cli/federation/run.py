@@ -56,6 +56,13 @@ def run(
     model: Annotated[str | None, MODEL] = None,
     steps: Annotated[int | None, STEPS] = None,
     synchronizations: Annotated[int | None, SYNCHRONIZATIONS] = None,
+    plain_sums: Annotated[
+        bool,
+        typer.Option(
+            "--plain-sums",
+            help="Let the center see every node's vectors, and add them up itself (docs/security.md).",
+        ),
+    ] = False,
     resume: ResumeOption = False,
     json: JsonOption = False,
     contributions: Annotated[bool, typer.Option("--contributions", hidden=True)] = False,
@@ -85,7 +92,7 @@ def run(
         "synchronizations": synchronizations,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    path = write_job(layout, federation, study, given)
+    path = write_job(layout, federation, study, given, plain_sums=plain_sums)
     job = load_job(path)
     out = out.absolute()
     with trial.connect(layout) as link:

@@ -76,6 +76,20 @@ def pair_secret(private: bytes, own: bytes, peer: bytes, context: bytes) -> byte
     return HKDF(SHA256(), SECRET_BYTES, salt=None, info=both).derive(shared)
 
 
+def draw_secrets(nodes: int) -> list[dict[int, bytes]]:
+    """Let nodes of one process agree on secrets; return those of each with the others, by number."""
+    private = [new_private_key() for _ in range(nodes)]
+    public = [public_key(each) for each in private]
+    return [
+        {
+            peer: pair_secret(own, public[node], other, b"simulation")
+            for peer, other in enumerate(public)
+            if peer != node
+        }
+        for node, own in enumerate(private)
+    ]
+
+
 def describe(*parts: bytes) -> bytes:
     """Return a digest of some parts, in which none can be shifted into another."""
     made = hashlib.sha256()
@@ -126,10 +140,10 @@ def add_masks(
         secrets: The secrets that it shares with the others, by their numbers.
         label: A digest of everything that describes the sum.
     """
-    masked = words.astype("<u8").ravel()
+    masked = words.astype("<u8").ravel()  # a copy
     for peer in members:
         if peer > own:
-            masked = masked + stream(secrets[peer], label, masked.size)
+            masked += stream(secrets[peer], label, masked.size)
         elif peer < own:
-            masked = masked - stream(secrets[peer], label, masked.size)
+            masked -= stream(secrets[peer], label, masked.size)
     return masked.reshape(words.shape)

@@ -181,11 +181,12 @@ def write_words(
     size = replies[task.vector_replies[0]].shape[1] if task.vector_replies else 0
     words = np.zeros((len(order.rows), row_length(task, size)), "<u8")
     places = reply_slices(task, size)
-    for row, own in enumerate(order.rows):
-        if fits(order, task, measured, row):
-            for name, place in places.items():
-                values = own.weight * np.asarray(replies[name][row], np.float64)
-                words[row, place] = encode(values, order.exponents[name])
+    fitting = [row for row in range(len(order.rows)) if fits(order, task, measured, row)]
+    weights = np.array([order.rows[row].weight for row in fitting]).reshape(-1, 1)
+    for name, place in places.items():
+        array = np.asarray(replies[name])
+        values = weights * (array if array.ndim == 2 else array[:, None])[fitting]
+        words[fitting, place] = encode(values, order.exponents[name])
     return words
 
 

@@ -3,19 +3,29 @@
 from collections.abc import Collection
 
 from fedkin.errors import InputError
-from fedkin.federation.base import Request, Revealed
+from fedkin.federation.base import Federation, Request, Revealed
 from fedkin.federation.secure.orders import FEWEST_SUMMED
 
 PLAIN = "--plain-sums"
 
 
+def fewest_in_sum(federation: Federation) -> int:
+    """Return how many nodes with a weight a sum has at least."""
+    return FEWEST_SUMMED if getattr(federation, "secure", False) else 1
+
+
 def refuse_revealed(request: Request) -> None:
     """Refuse a request for single nodes' vectors."""
     if isinstance(request, Revealed):
-        raise InputError(
-            f"{request.task.name} needs the vectors of single nodes, which secure sums hide: choose a method "
-            f"that needs sums only, such as bilevel, or plain sums ({PLAIN})"
-        )
+        raise single_vectors_needed(request.task.name)
+
+
+def single_vectors_needed(name: str) -> InputError:
+    """Return the error for a method or a task that needs more than sums."""
+    return InputError(
+        f"{name} needs the vectors of single nodes, which secure sums hide: choose a method that needs sums "
+        f"only, such as bilevel, or plain sums ({PLAIN})"
+    )
 
 
 def too_few_in_sum(names: Collection[str], nodes: int) -> InputError:

@@ -10,19 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.base import Federation, Reply, Request, WeightedSum
-from fedkin.federation.secure.masks import (
-    describe,
-    new_private_key,
-    pair_secret,
-    public_key,
-    require_cryptography,
-)
+from fedkin.federation.secure.exchange import write_orders
+from fedkin.federation.secure.masks import describe, draw_secrets, require_cryptography
 from fedkin.federation.secure.node import mask_replies
 from fedkin.federation.secure.orders import (
     FEWEST_SUMMED,
     WORDS,
     SumOrder,
-    SumRow,
     choose_exponents,
     fits,
     is_useful,
@@ -61,18 +55,14 @@ class SecureSums(WrappedFederation):
         require_cryptography()
         super().__init__(inner)
         self._watch = watch
-        private = [new_private_key() for _ in inner.names]
-        public = [public_key(each) for each in private]
-        self._secrets = [
-            {
-                peer: pair_secret(own, public[node], other, b"simulation")
-                for peer, other in enumerate(public)
-                if peer != node
-            }
-            for node, own in enumerate(private)
-        ]
+        self._secrets = draw_secrets(len(inner.names))
         self._count = 0
         self._norms: dict[str, dict[str, float]] = {}
+
+    @property
+    def secure(self) -> bool:
+        """That nodes mask their part of every weighted sum."""
+        return True
 
     def exchange(self, *, key: Key, **requests: Request) -> Reply:
         """Ask the nodes. See `Federation.exchange`."""
@@ -110,7 +100,7 @@ class SecureSums(WrappedFederation):
         seen = self._norms.setdefault(task.name, {})
         while True:
             exponents = choose_exponents(task, seen, nodes, float(np.abs(weights).max()))
-            orders = _write_orders(weights, wanted, exponents)
+            orders = write_orders(weights, wanted, exponents)
             sent = self._answers(request, wanted, orders, replies)
             seen.update(weighted_norms(task, orders, sent))
             if all(
@@ -175,21 +165,3 @@ class SecureSums(WrappedFederation):
         if all(is_useful(sent[node], row) for node, row in places.items()):
             return found
         return {part: np.full_like(array, np.nan) for part, array in found.items()}
-
-
-def _write_orders(
-    weights: np.ndarray, wanted: np.ndarray, exponents: Mapping[str, int]
-) -> dict[int, SumOrder]:
-    """Return what each node is told of the sums that it is in."""
-    members = [tuple(np.flatnonzero(row).tolist()) for row in wanted]
-    totals = np.abs(weights).sum(axis=1)
-    return {
-        node: SumOrder(
-            tuple(
-                SumRow(members[model], float(weights[model, node]), float(totals[model]))
-                for model in np.flatnonzero(wanted[:, node]).tolist()
-            ),
-            exponents,
-        )
-        for node in np.flatnonzero(wanted.any(axis=0)).tolist()
-    }

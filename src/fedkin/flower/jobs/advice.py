@@ -25,7 +25,7 @@ from fedkin.flower.discovery import ConnectedNode
 from fedkin.flower.jobs.agreed_tables import AgreedTables
 from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.learning import JobKeys, check_label_and_nodes, read_keys, with_events
-from fedkin.flower.jobs.options import OWN, FederationOptions
+from fedkin.flower.jobs.options import OWN, FederationOptions, refuse_secure_owners
 from fedkin.flower.jobs.table_nodes import (
     Summaries,
     all_nodes,
@@ -156,6 +156,7 @@ def check_advice_job(content: dict[str, Any], options: FederationOptions, path: 
             )
     keys = read_keys(AdviceJobKeys, content, path)
     nodes = check_label_and_nodes(keys, options, path)
+    refuse_secure_owners(options, nodes, path)
     try:
         model = linear_model(keys.model, keys.task)
         check_cap(keys.cap, nodes)

@@ -25,7 +25,11 @@ from fedkin.flower.discovery import ConnectedNode
 from fedkin.flower.engine import FlowerFederation
 from fedkin.flower.jobs.kept_runs import KeptRuns
 from fedkin.flower.jobs.learning import LearningKeys, check_keys, read_keys, with_events
-from fedkin.flower.jobs.options import VALIDATION_FRACTION, FederationOptions
+from fedkin.flower.jobs.options import (
+    VALIDATION_FRACTION,
+    FederationOptions,
+    refuse_secure_owners,
+)
 from fedkin.flower.jobs.table_nodes import all_nodes, as_json, connect, known_nodes, summary_of
 from fedkin.flower.joining import RunDescription
 from fedkin.flower.messenger import Messenger
@@ -239,6 +243,7 @@ def check_everyone_job(
         )
     method, model = check_keys(keys, options, path)
     assert options.nodes is not None
+    refuse_secure_owners(options, options.nodes, path)
     if options.nodes < 2:
         raise InputError(f"{path}: one node has nobody to learn with: give two or more")
     others = dict.fromkeys(name for name in keys.compare if name != method.name)

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt, ValidationError
 
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event, OnEvent, RunFailed, append_event, events_beside
+from fedkin.federation.secure.refusals import single_vectors_needed
 from fedkin.flower.jobs.event_log import log_event
 from fedkin.flower.jobs.options import FederationOptions
 from fedkin.flower.node_settings import TableDescription
@@ -83,6 +84,8 @@ def check_keys(keys: LearningKeys, options: FederationOptions, path: Path) -> Ch
     try:
         method = make_method(keys.method, keys.settings)
         method.check(nodes)
+        if method.reveals_models and options.secure_sums(nodes):
+            raise single_vectors_needed(method.name)
         model = model_for(keys.task, keys.model)
         if takes_l2(model):  # one of fedkin's own, which refuses at once what is not for tables
             named_model(model, keys.task, classes=2, point_shape=(1,))

@@ -9,6 +9,7 @@ from fedkin.data.federated import FederatedData
 from fedkin.errors import FedkinError, InputError
 from fedkin.events import Event
 from fedkin.federation.attended_exchange import FEWEST_NODES
+from fedkin.federation.secure.orders import FEWEST_SUMMED
 from fedkin.flower.discovery import ConnectedNode, describe_nodes
 from fedkin.flower.engine import REJOINING_PATIENCE, FlowerFederation
 from fedkin.flower.jobs.event_log import log_event
@@ -38,7 +39,9 @@ class StudyJob:
             resume=resume,
             jobs=1,
             display=LogDisplay(),
-            engine=FlowerEngines(messenger, self.federation.wait),
+            engine=FlowerEngines(
+                messenger, self.federation.wait, plain_sums=self.federation.plain_sums
+            ),
         )
         if outcome.failure is not None:
             raise FedkinError(outcome.failure)
@@ -49,16 +52,22 @@ class FlowerEngines:
 
     Nodes that are missing when the waiting time is over rejoin when they come; two have to be there. Later
     runs wait only briefly for nodes that were missing before.
+
+    Args:
+        messenger: Sends the messages.
+        wait: Seconds to wait for nodes.
+        plain_sums: Whether the center adds up the nodes' vectors itself, and sees every single one.
     """
 
-    def __init__(self, messenger: Messenger, wait: float) -> None:
-        self._messenger, self._wait = messenger, wait
+    def __init__(self, messenger: Messenger, wait: float, *, plain_sums: bool = False) -> None:
+        self._messenger, self._wait, self._plain_sums = messenger, wait, plain_sums
 
     def __call__(self, config: RunConfig, data: FederatedData) -> Engine:
         """Return the engine of a run. See `RunEngine`."""
 
         def engine(objective: Objective) -> FlowerFederation:
-            enough = min(FEWEST_NODES, len(data.names))
+            secure = not self._plain_sums and len(data.names) >= FEWEST_SUMMED
+            enough = min(FEWEST_SUMMED if secure else FEWEST_NODES, len(data.names))
             nodes = describe_nodes(self._messenger, len(data.names), self._wait, enough)
             _check_names(nodes, data.names)
             made = FlowerFederation(
@@ -77,6 +86,8 @@ class FlowerEngines:
                 ),
                 # A missing node cannot be asked; the center knows how many points it draws.
                 batches=max(math.ceil(len(labels) / config.batch_size) for _, labels in data.nodes),
+                secure=secure,
+                largest_share=config.chosen_method.largest_share(len(data.names)),
             )
             if not made.present.all():
                 self._wait = min(self._wait, REJOINING_PATIENCE)

@@ -68,8 +68,11 @@ def connect(
     nodes: Sequence[ConnectedNode],
     summaries: Mapping[str, TableSummary],
     wait_for_owners: float = 0.0,
+    *,
+    secure: bool = False,
+    largest_share: float = 1.0,
 ) -> FlowerFederation:
-    """Return the engine that lets the nodes train on their own tables."""
+    """Return the engine that lets the nodes train on their own tables. See `FlowerFederation`."""
     return FlowerFederation(
         messenger,
         objective,
@@ -80,4 +83,6 @@ def connect(
         batches=max(math.ceil(each.rows / run.batch_size) for each in summaries.values()),
         summaries={name: each.model_dump_json() for name, each in summaries.items()},
         wait_for_owners=wait_for_owners,
+        secure=secure,
+        largest_share=largest_share,
     )

@@ -84,7 +84,15 @@ class TableJob:
         keys = self.keys
         run = tables.describe_run(keys, self.model, summaries)
         problem = Problem.build(
-            lambda objective: connect(objective, run, messenger, nodes, summaries),
+            lambda objective: connect(
+                objective,
+                run,
+                messenger,
+                nodes,
+                summaries,
+                secure=self.federation.secure_sums(len(summaries)),
+                largest_share=self.method.largest_share(len(summaries)),
+            ),
             tables.validation,
             model=run.model,
             task=run.task,

@@ -14,7 +14,14 @@ from fedkin.flower.layout import FederationFile, Layout
 Job = dict[str, Any]
 
 
-def write_job(layout: Layout, federation: FederationFile, study: Path | None, options: Job) -> Path:
+def write_job(
+    layout: Layout,
+    federation: FederationFile,
+    study: Path | None,
+    options: Job,
+    *,
+    plain_sums: bool = False,
+) -> Path:
     """Write a study, with what is known about the data, for the program at the center."""
     import tomli_w
 
@@ -23,6 +30,8 @@ def write_job(layout: Layout, federation: FederationFile, study: Path | None, op
         if name in content:
             raise InputError(f"{name} is in {study} and among the options: give it once")
         content[name] = value
+    if plain_sums:
+        content["federation"] = {**content.get("federation", {}), "plain-sums": True}
     if federation.center or VALIDATION_FRACTION in federation.data:
         content = _for_tables(layout, federation, content)
     else:

@@ -10,6 +10,8 @@ import numpy as np
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
+from fedkin.federation.secure.orders import FEWEST_SUMMED
+from fedkin.federation.secure.refusals import fewest_in_sum
 from fedkin.methods.base import Algorithm, Keep, PresetName
 from fedkin.methods.bilevel.curvature import is_small
 from fedkin.methods.bilevel.hypergradient import SOLVERS, AdjointSolver
@@ -65,13 +67,15 @@ MOST_EXCHANGES = 200
 """The default limit of the single loop, which usually ends by itself long before."""
 
 
-def default_cap(nodes: int) -> float:
+def default_cap(nodes: int, *, secure: bool = False) -> float:
     """Return 1/3, the paper's cap, or 2/K where so few nodes take part that 1/3 would bind them.
 
-    >>> default_cap(15), default_cap(4)
-    (0.3333333333333333, 0.5)
+    With secure sums three nodes always have to count, so that four and five nodes have the cap 1/3 too.
+
+    >>> default_cap(15), default_cap(4), default_cap(4, secure=True)
+    (0.3333333333333333, 0.5, 0.3333333333333333)
     """
-    return max(1 / 3, min(1.0, 2 / nodes))
+    return 1 / 3 if secure and nodes > FEWEST_SUMMED else max(1 / 3, min(1.0, 2 / nodes))
 
 
 def _solver_field() -> Any:
@@ -126,7 +130,8 @@ class Bilevel(SvrgMethod):
         refresh_probability: The probability q of renewing a reference point in a step.
         averaging: Whether training returns the weighted average of its iterates, as in Algorithm 1 of
             the paper, and not the last one.
-        cap: The largest weight b of a node, from 1/K to 1. If open, 1/3, or 2/K with fewer than six nodes.
+        cap: The largest weight b of a node, from 1/K to 1. If open, 1/3, or 2/K with fewer than six nodes;
+            1/3 also for four and five where sums are secure.
         own_cap: The same for the node that the owner is, in `fit_all`, where every owner is a node: not below
             `cap`, which it has if open.
         solver: How the hypergradient's linear system is solved: `ConjugateGradients()`,
@@ -316,7 +321,7 @@ class Bilevel(SvrgMethod):
     ) -> tuple[Algorithm[Any], Cost]:
         """Choose step sizes and lengths, asking the nodes for their curvature if need be."""
         self.check(len(federation.names))
-        cap = self._chosen_cap(len(federation.names), center)
+        cap = self._chosen_cap(federation, center)
         if self.takes_newton_steps(federation.objective):
             small = is_small(federation.objective)
             usual = WHOLE_HESSIAN_TOLERANCE if small else SKETCHED_TOLERANCE
@@ -348,9 +353,15 @@ class Bilevel(SvrgMethod):
             return ProximalBilevel(differentiation, rate), cost
         return AcceleratedBilevel(differentiation, rate), cost
 
-    def _chosen_cap(self, nodes: int, center: Center) -> Cap:
+    def largest_share(self, nodes: int) -> float:
+        """See `Method`."""
+        cap = default_cap(nodes, secure=True) if self.cap is None else self.cap
+        return max(cap, self.own_cap or 0.0)
+
+    def _chosen_cap(self, federation: Federation, center: Center) -> Cap:
         """Return the cap: one for all nodes, or for each where the owner's own node has another."""
-        cap = self.cap if self.cap is not None else default_cap(nodes)
+        nodes, secure = len(federation.names), fewest_in_sum(federation) > 1
+        cap = self.cap if self.cap is not None else default_cap(nodes, secure=secure)
         if self.own_cap is None:
             return cap
         if center.own_node is None:

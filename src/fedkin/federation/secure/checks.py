@@ -1,0 +1,85 @@
+"""The center's checks of masked replies: their form, and the norms that nodes report in place of vectors."""
+
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedkin.federation.checks import FARTHEST_MOVE, FEWEST_COMPARED, NORM_CEILING
+from fedkin.federation.secure.orders import MOVE, NORM, WORDS, measure_names, row_length
+from fedkin.federation.task import Task
+
+
+def masked_form_fault(
+    task: Task, replies: Mapping[str, np.ndarray], rows: int, size: int
+) -> str | None:
+    """Say what is wrong with the names, shapes and types of one node's masked replies, or None.
+
+    Args:
+        task: The task that was asked for.
+        replies: The words and norms, with a row per model.
+        rows: For how many models the node was asked.
+        size: The number d of parameters.
+    """
+    number = jnp.result_type(float)
+    expected = {WORDS: ((rows, row_length(task, size)), np.dtype("<u8"))}
+    expected |= dict.fromkeys(measure_names(task), ((rows,), number))
+    if set(replies) != set(expected):
+        return f"it answered with {sorted(replies)} instead of {sorted(expected)}"
+    for name, (shape, kind) in expected.items():
+        array = replies[name]
+        if array.shape != shape or array.dtype != kind:
+            return (
+                f"its {name} has the shape {array.shape} and the type {array.dtype} instead of {shape} and "
+                f"{kind}"
+            )
+    return None
+
+
+def find_norm_faults(
+    task: Task,
+    replies: Sequence[Mapping[str, np.ndarray] | None],
+    sent: Mapping[str, np.ndarray],
+) -> list[str | None]:
+    """Say of each node's norms what is wrong with them, or None, as for plain replies (`checks`).
+
+    If no node's numbers are finite, that is the method's fault, and they pass.
+
+    Args:
+        task: The task that was asked for.
+        replies: Each node's replies of good form, or None.
+        sent: The arrays of the message.
+    """
+    faults: list[str | None] = [None] * len(replies)
+    formed = [number for number, own in enumerate(replies) if own is not None]
+    norms = {
+        number: {name: array for name, array in (replies[number] or {}).items() if name != WORDS}
+        for number in formed
+    }
+    finite = [
+        number
+        for number in formed
+        if all(bool(np.isfinite(array).all()) for array in norms[number].values())
+    ]
+    if not finite and len(formed) == len(replies):
+        return faults
+    for number in set(formed) - set(finite):
+        faults[number] = "its answer holds numbers that are not finite"
+    largest_sent = max(
+        (float(np.linalg.norm(array.astype(np.float64))) for array in sent.values()), default=0.0
+    )
+    for name in measure_names(task):
+        lengths = {
+            n: float(np.sqrt(np.mean(np.square(norms[n][name], dtype=float)))) for n in finite
+        }
+        middle = sorted(lengths.values())[(len(lengths) - 1) // 2] if len(lengths) > 1 else 0.0
+        for number, length in lengths.items():
+            if name.startswith(NORM) and length > NORM_CEILING * max(middle, largest_sent, 1.0):
+                own = name.removeprefix(NORM)
+                faults[number] = f"its {own} has the norm {length:.3g}, far out of range"
+            compared = name.startswith(MOVE) and len(finite) >= FEWEST_COMPARED and middle > 0
+            if compared and length > FARTHEST_MOVE * middle and faults[number] is None:
+                times = f"{length / middle:.0f} times"
+                moved = name.removeprefix(MOVE)
+                faults[number] = f"it moves the {moved} {times} as far as the node in the middle"
+    return faults
