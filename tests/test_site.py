@@ -49,7 +49,8 @@ class Page(HTMLParser):
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, ROOT / "scripts" / "site" / "build.py", "--out", out]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    # A command that another test has run in this process may have set the second.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     # The page for what is not found has addresses from the root of a server.

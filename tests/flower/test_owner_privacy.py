@@ -41,6 +41,7 @@ def plain(tmp_path):
         "data": str(tmp_path / "table.csv"),
         "label": "outcome",
         "state": str(state),
+        "plain-sums": True,
     }
     restart(state)
 

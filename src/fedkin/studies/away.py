@@ -3,7 +3,7 @@
 Nothing here knows Ray: `cluster.py` does.
 """
 
-import re
+import string
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from fedkin.training.checkpoint import versions
 
 CHECKPOINTS = "checkpoint*.npz"
 FINISHED = "finished.json"
-FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+IN_FILE_NAMES = frozenset(string.ascii_letters + string.digits + "._-")
 SECONDS_BETWEEN_NEWS = 0.5
 """Steps that are shorter share a message."""
 
@@ -194,6 +194,6 @@ class AwayRun:
         self._received += len(events)
 
     def _write(self, name: str, content: bytes) -> None:
-        if FILE_NAME.fullmatch(name) is None:
+        if not name or name.startswith(".") or not IN_FILE_NAMES.issuperset(name):
             raise FedkinError(f"a worker of the cluster has sent a file with the name {name!r}")
         write_atomically(self.directory.path / name, content)
