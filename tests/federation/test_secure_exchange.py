@@ -242,7 +242,7 @@ def test_a_node_whose_norms_grow_with_each_repetition_does_not_end_the_run():
     def longer(call):
         def change(own):
             return {
-                k: v if k == WORDS else v * 0 + np.float32(2.0 ** (20 * call - 60))
+                k: v if k == WORDS else v * 0 + np.float32(2.0 ** (14 * call - 80))
                 for k, v in own.items()
             }
 
