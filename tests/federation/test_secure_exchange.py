@@ -1,5 +1,7 @@
 """Secure sums with nodes that drop out, lie, or send garbage: nothing is lost, and no sum is wrong."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from federation.attended import NOTHING, AttendedSimulation
 from federations import problem, regression_nodes
 from fedkin.errors import DivergedError, InputError
-from fedkin.federation.attendance import TooFewNodesError
+from fedkin.federation.attendance import MOST_SPOILED, TooFewNodesError
 from fedkin.federation.base import PerNode, Revealed, WeightedSum
 from fedkin.federation.owners import Ask
 from fedkin.federation.secure.exchange import LostSumError
@@ -214,3 +216,59 @@ def test_several_owners_have_sums_of_their_own():
     found, expected = (each.exchange_all(asks(each)).replies for each in (secure, plain))
     for mine, theirs in zip(found, expected, strict=True):
         assert_same(mine, theirs)
+
+
+def scrambled(own):
+    """Words of the right form that are not masked as they should be."""
+    random = np.random.default_rng(0)
+    return own | {WORDS: random.integers(0, 2**64, own[WORDS].shape, np.uint64)}
+
+
+def test_wrong_words_are_noticed_and_once_cost_one_exchange():
+    secure, plain = made(lambda node, call: scrambled if (node, call) == (2, 1) else None)
+    request = requests()["gradient"]
+    found = secure.exchange(key=KEY, gradient=request)
+    assert_same(found, plain.exchange(key=KEY, gradient=request))
+    assert found.cost.synchronizations == 2
+
+
+def test_wrong_words_that_stay_wrong_end_the_run_and_do_not_poison_it():
+    secure, _ = made(lambda node, call: scrambled if node == 2 else None)
+    with pytest.raises(LostSumError, match="do not add up"):
+        secure.exchange(key=KEY, gradient=requests()["gradient"])
+
+
+def test_a_node_whose_norms_grow_with_each_repetition_does_not_end_the_run():
+    def longer(call):
+        def change(own):
+            return {
+                k: v if k == WORDS else v * 0 + np.float32(2.0 ** (14 * call - 80))
+                for k, v in own.items()
+            }
+
+        return change
+
+    secure, plain = made(lambda node, call: longer(call) if node == 2 and call > 1 else None)
+    small = {"vector": jnp.full(5, 1e-20)}
+    begin = requests()["gradient"]
+    for engine in (secure, plain):
+        engine.exchange(key=KEY, gradient=begin)
+    request = WeightedSum(HESSIAN_PRODUCT, small, weights=jnp.array(WEIGHTS))
+    secure._norms[secure._only.trail.number, "product"] = {"product": 1e-20}
+    found = secure.exchange(key=KEY, product=request)
+    left = renormalized(WEIGHTS, [True, True, False, True, True])
+    expected = plain.exchange(key=KEY, product=request.with_weights(jnp.asarray(left)))
+    np.testing.assert_allclose(found.product["product"], expected.product["product"], rtol=1e-4)
+
+
+def test_a_node_that_fails_again_and_again_is_dropped_before_the_others_refuse():
+    """It never fails three times in a row: every other message is answered."""
+    turns = itertools.cycle([NOTHING, None])
+    secure, _ = made(lambda node, call: next(turns) if node == 2 else None)
+    costs, request = [], requests()["gradient"]
+    for step in range(30):
+        secure.begin_step(step)
+        costs.append(secure.exchange(key=KEY, gradient=request).cost.synchronizations)
+    assert sum(costs) == 30 + MOST_SPOILED
+    assert secure.present.tolist() == [True, True, False, True, True]
+    assert any("dropped for good" in note for note in secure.end_step())

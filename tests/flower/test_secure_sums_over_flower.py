@@ -135,7 +135,7 @@ def test_what_arrives_at_the_center_is_masked_and_never_the_same():
         assert not (one == other).any()
 
 
-def tampering(name, change, times=1):
+def tampering(name, change, times=1, request="train"):
     """Change the first answers of a node that are masked words."""
     left = [times]
 
@@ -143,7 +143,7 @@ def tampering(name, change, times=1):
         if node != name or left[0] == 0 or not reply.has_content():
             return reply
         parcel = wire.unpack("answer", reply.content, 10**6)
-        if "train.vector.words" not in parcel.vectors:
+        if f"{request}.vector.words" not in parcel.vectors:
             return reply
         left[0] -= 1
         return change(reply, parcel)

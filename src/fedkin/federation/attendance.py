@@ -49,6 +49,10 @@ from fedkin.models.objective import Objective
 STRIKES = 3
 """A node that fails this many times in a row is dropped."""
 
+MOST_SPOILED = 6
+"""A node that spoils this many secure sums in a run is dropped for good. The others mask what they have
+answered only so often again (`repeats-per-run`), and would refuse to continue because of one node."""
+
 DROPS = 3
 """An owner gives up on a node, the one that it is, that is dropped this many times without a good answer."""
 
@@ -109,6 +113,7 @@ class AttendedFederation(OwnedEngine):
         self._distrusted: set[int] = set()  # nodes that are not to come back
         self._strikes = np.zeros(len(self.names), int)
         self._drops = np.zeros(len(self.names), int)
+        self._spoiled = np.zeros(len(self.names), int)
         self._last_fault: dict[int, str] = {}
         self._notes: dict[str, int] = {}
         self._owners = itertools.count()
@@ -357,10 +362,23 @@ class AttendedFederation(OwnedEngine):
             self._strikes[node] = self._drops[node] = 0
             for fault in own.values():
                 self.note(f"{self.names[node]} was left out of one sum: {fault}")
+        if self.secure and len(answers) - len(faults) >= FEWEST_SUMMED:
+            self._drop_spoilers(faults)
         return {
             place: {node for node in answers if node not in faults and place not in doubts[node]}
             for place in places
         }
+
+    def _drop_spoilers(self, faults: Mapping[int, str]) -> None:
+        """Drop nodes for good that have spoiled too many sums of others."""
+        self._spoiled[list(faults)] += 1
+        for node in faults:
+            if self._spoiled[node] >= MOST_SPOILED and node not in self._distrusted:
+                self._distrusted.add(node)
+                self.drop(
+                    node,
+                    f"{self.names[node]} was dropped for good: it has spoiled {MOST_SPOILED} secure sums",
+                )
 
     def _fails_all(self, blocks: Mapping[int, Block], doubts: Mapping[int, str]) -> bool:
         """Tell whether a node's numbers are bad for all owners that train with it, and there are several.

@@ -13,6 +13,7 @@ from fedkin.errors import InputError
 from fedkin.federation.attendance import AttendedFederation
 from fedkin.federation.attended_exchange import Answer, Assignment, Block
 from fedkin.federation.secure.cards import CardError, KeyCard, identity_of_pem
+from fedkin.federation.secure.masks import is_public_key
 from fedkin.federation.series import Beginning
 from fedkin.federation.task import Slot
 from fedkin.flower.discovery import ConnectedNode, read_description
@@ -365,6 +366,8 @@ class FlowerFederation(AttendedFederation):
             return f"its key for secure sums is refused: {error}"
         if (card.name, card.number) != (self.names[node], node):
             return "its key for secure sums is that of another node"
+        if not is_public_key(card.public):
+            return "its key for secure sums makes every secret the same, and all others would refuse it"
         registered = keys.get(self._address(node), b"")
         if registered and card.identity != identity_of_pem(registered):
             return (

@@ -257,14 +257,15 @@ def _do_exchange(
         usage.count_requests(
             hashlib.sha256(joined["run"].encode()).hexdigest()[:16], count, settings
         )
-    sums, agreement = None, None
+    sums, agreement, before = None, None, None
     if any(request.order is not None for block in blocks for request in block.requests):
         agreement = Agreement.read(context.state, joined)
         agreement.take_cards(for_sums, settings)
         number = natural_number(EXCHANGE_NUMBER, for_sums.get(EXCHANGE_NUMBER))
         sums = NodeSums(settings, agreement, number, JoinRequest.read(joined).largest_share)
-        entry.nodes = sums.check(blocks)
-        _answered(settings, agreement).take(blocks, settings.repeats_per_run)
+        before = _answered(settings, agreement)
+        entry.nodes = sums.check(blocks, before)
+        before.take(blocks, settings.repeats_per_run)
     slots = slots_of(known_tasks().values())
     snapshots = Snapshots(settings.state, joined["run"])
     remembered = memory.slots()
@@ -286,8 +287,8 @@ def _do_exchange(
         snapshots.save(kept.of([slot.name for slot in slots.values() if slot.lasting]), step)
     memory.keep(kept)
     _count_rows(own, blocks, answered, entry)
-    if sums is not None and agreement is not None:
-        sums.finish()
+    if sums is not None and agreement is not None and before is not None:
+        sums.finish(before)
         agreement.keep(context.state)
         _check_time(for_sums.get(ANSWER_WITHIN), time.monotonic() - begin)
     return answered

@@ -41,6 +41,10 @@ SLACK = 1e-5
 MOST_KEPT = 4
 """The number of runs whose last replies a process keeps, for a repeated exchange."""
 
+LAST, AGAIN = "last", "again"
+"""What a line begins with that has the number of an exchange, and a line for each message that repeats
+questions; all others are questions."""
+
 _KEPT: dict[bytes, dict[tuple[int, str], tuple[bytes, Replies]]] = {}
 """By the node's key in a run: the replies of the last exchange, by owner and request."""
 
@@ -105,11 +109,19 @@ class Agreement:
     def secrets(self, members: Sequence[int]) -> dict[int, bytes]:
         """Return the secrets that the node shares with the other members of a sum."""
         found = {}
+        known = {name for name in (self.card.name, self.card.identity) if name}
         for number in members:
             if number == self.card.number:
                 continue
             if number not in self.peers:
                 raise RefusedError(Refusal.INVALID, f"this node has no card of node {number}")
+            own = {name for name in (self.peers[number].name, self.peers[number].identity) if name}
+            if known & own:
+                raise RefusedError(
+                    Refusal.INVALID,
+                    f"the card of node {number} is of a node that has another number, too",
+                )
+            known |= own
             peer = self.peers[number].statement(self.run)
             own = self.card.statement(self.run)
             try:
@@ -142,9 +154,15 @@ class NodeSums:
         self._settings, self._agreement, self._number = settings, agreement, number
         self._largest_share = largest_share
         self._secrets: dict[int, bytes] = {}
+        self._replies: dict[tuple[int, str], tuple[bytes, Replies]] = {}
 
-    def check(self, blocks: Sequence[CheckedBlock]) -> int:
-        """Refuse sums that would give this node's vectors away; return how many nodes the smallest has."""
+    def check(self, blocks: Sequence[CheckedBlock], answered: "AnsweredQuestions") -> int:
+        """Refuse sums that would give this node's vectors away; return how many nodes the smallest has.
+
+        Args:
+            blocks: What each owner asks for.
+            answered: What the node has answered in the run.
+        """
         rows = [
             row
             for block in blocks
@@ -152,7 +170,7 @@ class NodeSums:
             if request.order is not None
             for row in request.order.rows
         ]
-        if self._number <= self._agreement.last:
+        if self._number <= max(self._agreement.last, answered.last(self._agreement.card)):
             raise RefusedError(
                 Refusal.ASKED_BEFORE,
                 f"this node has answered exchange {self._number} or a later one, and answers each once",
@@ -186,19 +204,23 @@ class NodeSums:
 
     def kept(self, block: CheckedBlock, request: CheckedRequest) -> Replies | None:
         """Return the replies to a request that is repeated, word for word; None if it is not."""
-        asked, found = self._all_kept.get((block.number, request.name), (b"", {}))
+        last = _KEPT.get(self._agreement.private, {})
+        asked, found = last.get((block.number, request.name), (b"", {}))
         return found if asked == _exact_digest(block, request) else None
 
     def mask(self, block: CheckedBlock, request: CheckedRequest, replies: Replies) -> Replies:
         """Return what leaves the node in place of replies, and keep these for a repetition."""
         assert request.order is not None
-        self._all_kept[block.number, request.name] = _exact_digest(block, request), replies
-        digests = question_digests(block, request)
+        self._replies[block.number, request.name] = _exact_digest(block, request), replies
+        digests = _common_digests(request)
         common = [
             self._agreement.run,
             self._number,
             block.number,
             request.name,
+            request.task.name,
+            sorted(request.options.items()),
+            sorted(request.series.items()),
             sorted(request.order.exponents.items()),
         ]
 
@@ -219,13 +241,19 @@ class NodeSums:
             label,
         )
 
-    @property
-    def _all_kept(self) -> dict[tuple[int, str], tuple[bytes, Replies]]:
-        return _KEPT.setdefault(self._agreement.private, {})
+    def finish(self, answered: "AnsweredQuestions") -> None:
+        """Answer no exchange of this number again, and keep the replies of this one only.
 
-    def finish(self) -> None:
-        """Answer no exchange of this number again, and forget the replies of old runs."""
+        The number is on the disk before any words leave: the SuperNode receives the node's memory after the
+        answer, and a worker that ends in between must not mask anything else with the same streams.
+
+        Args:
+            answered: What the node has answered in the run.
+        """
+        answered.finish(self._agreement.card, self._number)
         self._agreement.last = self._number
+        _KEPT.pop(self._agreement.private, None)  # the newest is the last
+        _KEPT[self._agreement.private] = self._replies
         while len(_KEPT) > MOST_KEPT * 16:
             del _KEPT[next(iter(_KEPT))]
 
@@ -244,6 +272,25 @@ def _exact_digest(block: CheckedBlock, request: CheckedRequest) -> bytes:
     arrays = [array.tobytes() for _, array in sorted(request.message.items())]
     key = np.asarray(jax.random.key_data(block.key)).tobytes()
     return describe(described.encode(), key, *arrays)
+
+
+def _common_digests(request: CheckedRequest) -> list[bytes]:
+    """Return for each model of a request a digest of the vectors and numbers that all nodes are sent.
+
+    What only the beginning of a series needs is sent to those nodes alone that have missed it.
+    """
+    arrays = {
+        name: request.message[name] for name in (*request.task.vectors, *request.task.numbers)
+    }
+    return [
+        describe(
+            *(
+                name.encode() + (array[row] if array.ndim == 2 else array).tobytes()
+                for name, array in sorted(arrays.items())
+            )
+        )
+        for row in range(len(request.models))
+    ]
 
 
 def question_digests(block: CheckedBlock, request: CheckedRequest) -> list[bytes]:
@@ -286,31 +333,45 @@ class AnsweredQuestions:
         name = hashlib.sha256(run.encode()).hexdigest()[:16]
         self._path = None if directory is None else directory / f"run-{name}.sums"
         self._answered: dict[str, tuple[str, tuple[int, ...], int]] = {}
+        self._last: dict[str, int] = {}
+        """The number of the last exchange that was answered, by the node's key in it."""
         self.repeats = 0
-        """How often a question came again with fewer nodes or another weight."""
+        """How many messages had questions that came again with fewer nodes or another weight."""
         if self._path is not None and self._path.exists():
             try:
-                for line in self._path.read_text(encoding="ascii").splitlines():
+                for line in _whole_lines(self._path):
+                    if line.startswith(f"{LAST} "):
+                        _, key, number = line.split(" ")
+                        self._last[key] = int(number)
+                        continue
+                    if line == AGAIN:
+                        self.repeats += 1
+                        continue
                     question, weight, members, repeats = line.split(" ")
                     numbers = tuple(map(int, members.split(",")))
-                    self._note(question, weight, numbers, int(repeats))
+                    self._answered[question] = weight, numbers, int(repeats)
             except (OSError, ValueError) as error:
                 raise InputError(
                     f"{self._path} cannot be read, and has what this node has answered in the run: the run "
                     "cannot be continued with this node"
                 ) from error
 
-    def _note(self, question: str, weight: str, members: tuple[int, ...], repeats: int) -> None:
-        if repeats > 0:
-            self.repeats += 1
-        self._answered[question] = weight, members, repeats
+    def last(self, card: KeyCard) -> int:
+        """Return the number of the last exchange that was answered with a key; 0 if there is none."""
+        return self._last.get(card.public.hex(), 0)
+
+    def finish(self, card: KeyCard, number: int) -> None:
+        """Write down that an exchange is answered, before it is."""
+        self._append([f"{LAST} {card.public.hex()} {number}\n"])
+        self._last[card.public.hex()] = number
 
     def take(self, blocks: Sequence[CheckedBlock], most_repeats: int) -> None:
         """Note what is asked, or refuse it.
 
         Args:
             blocks: What each owner asks for.
-            most_repeats: How often questions may come again with fewer nodes or another weight.
+            most_repeats: How many messages may have questions again with fewer nodes or another weight: a
+                node that fails makes all questions of a message come again.
         """
         new: dict[str, tuple[str, tuple[int, ...], int]] = {}
         repeats = self.repeats
@@ -327,10 +388,16 @@ class AnsweredQuestions:
                     if before is None:
                         new[question] = weight, row.members, 0
                     elif before[:2] != (weight, row.members):
-                        repeats += 1
+                        repeats = self.repeats + 1
                         self._check_again(row, before, repeats, most_repeats)
                         new[question] = weight, row.members, before[2] + 1
-        self._write(new)
+        self._append(
+            [f"{AGAIN}\n"] * (repeats - self.repeats)
+            + [
+                f"{question} {weight} {','.join(map(str, members))} {repeats}\n"
+                for question, (weight, members, repeats) in new.items()
+            ]
+        )
         for question, own in new.items():
             self._answered[question] = own
         self.repeats = repeats
@@ -351,13 +418,9 @@ class AnsweredQuestions:
                 f"(repeats-per-run is {most})",
             )
 
-    def _write(self, new: Mapping[str, tuple[str, tuple[int, ...], int]]) -> None:
-        if self._path is None or not new:
+    def _append(self, lines: Sequence[str]) -> None:
+        if self._path is None or not lines:
             return
-        lines = [
-            f"{question} {weight} {','.join(map(str, members))} {repeats}\n"
-            for question, (weight, members, repeats) in new.items()
-        ]
         try:
             make_private_directory(self._path.parent)
             opened = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -365,3 +428,15 @@ class AnsweredQuestions:
                 file.writelines(lines)
         except OSError as error:
             raise InputError(f"cannot write {self._path}: {error.strerror}") from error
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Return the lines of a file, without one that was being written when the worker was ended.
+
+    Nothing was answered before its line was whole, so such a line is cut off.
+    """
+    content = path.read_bytes()
+    whole = content.rpartition(b"\n")[0] + b"\n" if b"\n" in content else b""
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    return whole.decode("ascii").splitlines()

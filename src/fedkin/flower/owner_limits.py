@@ -64,8 +64,8 @@ class OwnerLimits(BaseModel):
     """The largest share of this node in a masked sum; by default the cap of the run, as the center says. It
     is raised where so few nodes are in the sum that they could not have the whole weight."""
     repeats_per_run: int = Field(20, ge=0)
-    """How often, in one run, this node answers a question that it has answered before with fewer nodes in the
-    sum or another weight, as happens when a node fails."""
+    """How many messages, in one run, this node answers that have a question which it has answered before with
+    fewer nodes in the sum or another weight, as happens when a node fails."""
     plain_sums: bool = False
     """Whether the center may add up this node's vectors itself, so that it sees every single one."""
     runs_kept: PositiveInt = 20

@@ -6,8 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.checks import FARTHEST_MOVE, FEWEST_COMPARED, NORM_CEILING
+from fedkin.federation.secure.fixed_point import NUMBER_BOUND
 from fedkin.federation.secure.orders import MOVE, NORM, WORDS, measure_names, row_length
 from fedkin.federation.task import Task
+
+NORM_SLACK = 1e-4
+"""Norms are reported in the model's own type."""
 
 
 def masked_form_fault(
@@ -83,3 +87,29 @@ def find_norm_faults(
                 moved = name.removeprefix(MOVE)
                 faults[number] = f"it moves the {moved} {times} as far as the node in the middle"
     return faults
+
+
+def adds_up(
+    found: Mapping[str, np.ndarray],
+    exponents: Mapping[str, int],
+    summands: Sequence[tuple[float, Mapping[str, np.ndarray], int]],
+) -> bool:
+    r"""Tell whether sums are no longer than the norms of what was summed allow: ‖Σ w v‖ ≤ Σ |w| ‖v‖.
+
+    If a node has sent other words than it should have, masks do not cancel, and the sum is noise up to 2⁶³⁻ᵉ:
+    a thousand times too long, since the scale leaves room (`HEADROOM_BITS`).
+
+    Args:
+        found: The sums.
+        exponents: How finely each reply was written.
+        summands: For each node its weight, what it has sent, and the row that is meant.
+    """
+    for name, total in found.items():
+        bound = sum(
+            abs(weight) * (float(own[NORM + name][row]) if NORM + name in own else NUMBER_BOUND)
+            for weight, own, row in summands
+        )
+        rounding = len(summands) * np.sqrt(np.size(total)) * 2.0 ** -exponents[name]
+        if not np.linalg.norm(total) <= bound * (1 + NORM_SLACK) + rounding:
+            return False
+    return True

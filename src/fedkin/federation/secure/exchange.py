@@ -23,6 +23,7 @@ from fedkin.federation.attended_exchange import (
 )
 from fedkin.federation.base import Reply, Request, WeightedSum
 from fedkin.federation.owners import Ask
+from fedkin.federation.secure.checks import adds_up
 from fedkin.federation.secure.orders import (
     FEWEST_SUMMED,
     WORDS,
@@ -39,6 +40,10 @@ from fedkin.types import Array
 
 Norms = dict[tuple[int, str], dict[str, float]]
 """The largest weighted norms of the last time, by the owner's trail and the request."""
+
+
+MOST_NOISE = 2
+"""How often the words of all nodes may not add up before an owner gives up."""
 
 
 class LostSumError(FedkinError):
@@ -82,10 +87,20 @@ class SecureExchange(AttendedExchange):
         self._sums: dict[str, dict[str, Array]] = {}
         self._numbers: dict[str, dict[int, Mapping[str, np.ndarray]]] = {}
         self._begun: dict[str, list[tuple[int, int]]] = {}  # models and nodes, by slot
+        self._too_long: dict[str, set[int]] = {}
+        """Nodes whose numbers did not fit, by the request: the next scale is chosen by what they said."""
+        self._noise: dict[str, int] = {}
+        """How often the words of all nodes did not add up, by the request."""
 
     def blocks(self) -> dict[int, Block]:
         """Return what is to be asked, by the nodes' places in the engine."""
         owner = self.ask.owner
+        if any(times >= MOST_NOISE for times in self._noise.values()):
+            raise LostSumError(
+                "the words of the nodes do not add up to anything that is as long as they say: one of them "
+                "sends wrong words, and masks hide which. Ask the owners, and continue without that node, or "
+                "with plain sums (--plain-sums)"
+            )
         self._requests = {
             name: each if name in self._sums else self._for_those_present(each)
             for name, each in self._requests.items()
@@ -217,22 +232,33 @@ class SecureExchange(AttendedExchange):
         missing = {node for node in asked.orders if node not in arrived}
         sent = {node: arrived[node][name] for node in asked.orders if node not in missing}
         task = asked.request.task
-        if sent:
-            seen = self._norms[self.ask.owner.trail.number, name]
-            seen.update(weighted_norms(task, asked.orders, sent))
-        too_coarse = any(
-            is_useful(own, row) and not fits(asked.orders[node], task, own, row)
+        too_long = {
+            node
             for node, own in sent.items()
             for row in range(len(own[WORDS]))
-        )
-        if not missing and not too_coarse:
-            self._sums[name] = self._add_up(asked, sent)
+            if is_useful(own, row) and not fits(asked.orders[node], task, own, row)
+        }
+        # A node that masks the same replies again says the same of their lengths.
+        missing |= too_long & self._too_long.setdefault(name, set())
+        self._too_long[name] |= too_long
+        if believed := {node: own for node, own in sent.items() if node not in missing}:
+            seen = self._norms[self.ask.owner.trail.number, name]
+            seen.update(weighted_norms(task, asked.orders, believed))
+        if not missing and not too_long:
+            found = self._add_up(asked, sent)
+            if found is None:
+                self._noise[name] = self._noise.get(name, 0) + 1
+            else:
+                self._sums[name] = found
         return missing
 
     def _add_up(
         self, asked: _Asked, sent: Mapping[int, Mapping[str, np.ndarray]]
-    ) -> dict[str, Array]:
-        """Return the sums, in which the others make up for nodes that are missing (`combine`)."""
+    ) -> dict[str, Array] | None:
+        """Return the sums, in which the others make up for nodes that are missing (`combine`).
+
+        None if words do not add up.
+        """
         request, members = asked.request, asked.members
         weights = np.atleast_2d(np.asarray(request.weights, np.float64))
         wanted = request.asked(self._nodes, ask_all=self.ask.owner.ask_all)
@@ -244,9 +270,15 @@ class SecureExchange(AttendedExchange):
             exponents = next(iter(asked.orders.values())).exponents
             words = [sent[node][WORDS][row] for node, row in places.items()]
             found = read_sum(words, request.task, self._size, exponents)
+            summands = [
+                (asked.orders[node].rows[row].weight, sent[node], row)
+                for node, row in places.items()
+            ]
             scale = 1.0
             if not all(is_useful(sent[node], row) for node, row in places.items()):
                 scale = float("nan")
+            elif not adds_up(found, exponents, summands):
+                return None
             elif (wanted[model] & ~own).any():
                 scale = weights[model].sum() / weights[model][own].sum()
             rows.append({part: array * scale for part, array in found.items()})

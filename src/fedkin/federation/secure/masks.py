@@ -53,6 +53,16 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
+def is_public_key(public: bytes) -> bool:
+    """Tell whether a node can share secrets by a key: a few make every secret the same."""
+    private = new_private_key()
+    try:
+        pair_secret.__wrapped__(private, public_key(private), public, b"")
+    except ValueError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=1024)
 def pair_secret(private: bytes, own: bytes, peer: bytes, context: bytes) -> bytes:
     """Return the secret that two nodes share.
