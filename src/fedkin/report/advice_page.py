@@ -92,7 +92,8 @@ def _gain_sentence(advice: Advice) -> str:
     before, after = (round(100 * float(each["accuracy"])) for each in (alone, best))
     if before != after:
         number = f"bout {abs(after - before)} {'more' if after > before else 'fewer'}"
-        change = f"{number} correct predictions per 100 new cases if you join: {after} instead of {before}"
+        what = "correct prediction" if abs(after - before) == 1 else "correct predictions"
+        change = f"{number} {what} per 100 new cases if you join: {after} instead of {before}"
         if advice.verdict == "alone":
             return f"You would lose: a{change}." if after < before else f"A{change}, by chance."
         chance = ", which may be chance" if advice.verdict == "unclear" else ""
