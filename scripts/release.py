@@ -73,7 +73,7 @@ def build(out: Path, root: Path = ROOT) -> tuple[Path, Path]:
     for old in out.glob("fedkin-*"):
         old.unlink()
     _run([sys.executable, "-m", "hatchling", "build", "--directory", str(out)], root)
-    (wheel,), (source,) = out.glob("*.whl"), out.glob("*.tar.gz")
+    (wheel,), (source,) = out.glob("fedkin-*.whl"), out.glob("fedkin-*.tar.gz")
     return wheel, source
 
 

@@ -101,3 +101,43 @@ def test_reader_skips_what_it_does_not_know(tmp_path):
 def test_field_of_a_later_version_is_ignored():
     event = EVENTS[3]
     assert from_json(to_json(event) | {"mood": "good"}) == replace(event)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "x"},
+        {"time": None},
+        {"validation_loss": None},
+        {"weights": 3},
+        {"weights": ["a", "b"]},
+        {"absent": 5},
+        {"absent": [5]},
+        {"run": ["a"]},
+    ],
+)
+def test_reader_skips_fields_of_another_type(tmp_path, change):
+    path = tmp_path / "events.jsonl"
+    path.write_text(json.dumps(to_json(EVENTS[1]) | change) + "\n" + "[" * 100_000 + "\n")
+    append_event(path, EVENTS[1])
+    assert EventReader(path).new() == [EVENTS[1]]
+
+
+@pytest.mark.parametrize("only_new", [False, True])
+def test_a_file_that_was_replaced_is_read_from_its_beginning(tmp_path, only_new):
+    path = tmp_path / "events.jsonl"
+    append_event(path, replace(EVENTS[2], time=1.0))
+    reader = EventReader(path, only_new=only_new)
+    reader.new()
+    assert not reader.replaced
+    path.unlink()
+    assert reader.new() == []
+    assert not reader.replaced
+    later = [replace(event, time=2.0) for event in EVENTS[:3]]
+    for event in later:
+        append_event(path, event)
+    assert reader.new() == later
+    assert reader.replaced
+    append_event(path, later[2])
+    assert reader.new() == [later[2]]
+    assert not reader.replaced

@@ -82,7 +82,9 @@ def release():
 
 @pytest.fixture(scope="module")
 def distributions(release, tmp_path_factory):
-    return release.build(tmp_path_factory.mktemp("dist"))
+    out = tmp_path_factory.mktemp("dist")
+    (out / "other-1.0-py3-none-any.whl").write_text("")  # of whoever uses the directory too
+    return release.build(out)
 
 
 def test_neither_distribution_has_data_tests_or_results(release, distributions, tmp_path):

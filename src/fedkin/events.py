@@ -9,13 +9,19 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedkin.errors import InputError
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 EVENTS_FILE = "events.jsonl"
 """The name of the file of events in a run's directory."""
+BEGINNING = 1000
+"""Bytes by which two files of events are told apart: their first event has a time."""
 
 
 def events_beside(out: Path) -> Path:
@@ -129,17 +135,26 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(plain: dict[str, Any]) -> Event | None:
-    """Return the event that `to_json` was given; None for a kind this version does not know."""
+    """Return the event that `to_json` was given; None for a kind this version does not know.
+
+    Raises:
+        ValueError: If a field is missing, or of another type.
+    """
     kind = KINDS.get(plain.get("event", ""))
     if kind is None:
         return None
     known = {each.name for each in fields(kind)}
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in plain.items()
-        if name in known
-    }
-    return kind(**values)
+    return _checker(kind).validate_python(
+        {name: value for name, value in plain.items() if name in known}
+    )
+
+
+@cache
+def _checker(kind: type[Event]) -> "TypeAdapter[Event]":
+    """Return what checks the types of a kind's fields: whoever reads an event relies on them."""
+    from pydantic import TypeAdapter  # `import fedkin` must not wait for it
+
+    return TypeAdapter(kind)
 
 
 def plain(value: Any) -> Any:
@@ -159,20 +174,26 @@ def plain(value: Any) -> Any:
 
 def append_event(path: Path, event: Event) -> None:
     """Add an event to a file, as one line."""
-    line = json.dumps(to_json(event)).encode() + b"\n"
+    append_lines(path, json.dumps(to_json(event)).encode() + b"\n")
+
+
+def append_lines(path: Path, lines: bytes) -> None:
+    """Add whole lines of events to a file."""
     try:
         with path.open("ab+") as file:
             if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # the writer of the last line was killed
-                    line = b"\n" + line
-            file.write(line)
+                    lines = b"\n" + lines
+            file.write(lines)
     except OSError as error:
         raise InputError(f"cannot write to {path}: {error.strerror}") from error
 
 
 class EventReader:
     """Follows a file of events that another process may still be writing.
+
+    A file that was replaced is read from its beginning.
 
     Args:
         path: The file; it need not exist yet.
@@ -182,25 +203,35 @@ class EventReader:
     def __init__(self, path: Path, *, only_new: bool = False) -> None:
         self._path = path
         self._read = 0
+        self._beginning = b""
+        self.replaced = False
+        """Whether the last call of `new` has found another file than the one before."""
         if only_new and path.exists():
-            self._read = path.stat().st_size
+            with path.open("rb") as file:
+                self._beginning = file.read(BEGINNING)
+                self._read = file.seek(0, os.SEEK_END)
 
     def new(self) -> list[Event]:
         """Return the events since the last call; a line that is still being written waits."""
+        self.replaced = False
         try:
             with self._path.open("rb") as file:
+                if file.read(len(self._beginning)) != self._beginning:
+                    self.replaced, self._read, self._beginning = True, 0, b""
                 file.seek(self._read)
                 content = file.read()
         except OSError:
             return []
         whole = content[: content.rfind(b"\n") + 1]
+        if self._read == 0:
+            self._beginning = whole[:BEGINNING]
         self._read += len(whole)
         events = []
         for line in whole.splitlines():
             try:
                 event = from_json(json.loads(line))
-            except (ValueError, TypeError, AttributeError):
-                continue  # cut off when its writer was killed
+            except (ValueError, TypeError, AttributeError, RecursionError):
+                continue  # cut off when its writer was killed, or damaged
             if event is not None:
                 events.append(event)
         return events

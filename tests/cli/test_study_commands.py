@@ -32,6 +32,7 @@ def study(tmp_path):
         ),
         (["study.toml", "--out", "r", "--cluster", "ray://host"], "is neither local nor"),
         (["study.toml", "--out", "r", "--cluster", "ray://host:many"], "is neither local nor"),
+        (["study.toml", "--out", "r", "--cluster", "ray://[::1:10001"], "is neither local nor"),
         (
             ["study.toml", "--out", "r", "--cluster", "http://host:10001"],
             "such as ray://HOST:10001",

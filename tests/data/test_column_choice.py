@@ -79,7 +79,8 @@ def test_new_tables():
     (warning,) = check_new_table("new", ["x"], ["x", "y"])
     assert warning.startswith("new has no column 'y': it counts as missing")
     for own, strict, message in (
-        (["x"], True, "new has no column 'y': add it, or leave --strict out"),
+        (["x"], True, "new has no column 'y': add it, or leave --strict out, and it counts"),
+        ([], True, "no column 'x', 'y': add them, or leave --strict out, and they count"),
         (["x", "Y"], False, "new has the column 'Y', and the model 'y'"),
         (["u"], False, "new has none of the columns that are used"),
     ):

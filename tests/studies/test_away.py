@@ -3,8 +3,8 @@
 import pytest
 
 from fedkin.errors import FedkinError, InputError
-from fedkin.events import EventReader, RunFinished, RunStarted, StepDone
-from fedkin.studies import away
+from fedkin.events import EventReader, RunFailed, RunFinished, RunStarted, StepDone
+from fedkin.studies import away, cluster
 from fedkin.studies.away import Arrived, AwayRun, News, do_away
 from fedkin.studies.cell import do_run
 from fedkin.studies.config import RunConfig, with_settings
@@ -189,3 +189,34 @@ def test_files_stay_in_the_directory_of_the_run(tmp_path, name):
     run.order(None)
     with pytest.raises(FedkinError, match="has sent a file with the name"):
         run.take(News(RUN.directory, 0, 0, b"", {name: b""}))
+
+
+def test_a_checkpoint_that_comes_after_the_end_is_not_kept(tmp_path):
+    run = AwayRun(RUN, tmp_path)
+    news = []
+    arrived = do_away(run.order(None), attempt, lambda each: news.append(each) is None)
+    late = [each for each in news if each.files][-1]
+    assert run.end(arrived) is None
+    whole = run.directory.events.read_bytes()
+    run.take(late)
+    assert not list(run.directory.path.glob("checkpoint*"))
+    assert run.directory.events.read_bytes() == whole
+
+
+def test_events_after_a_line_that_was_cut_off_here_are_not_lost(tmp_path):
+    run = AwayRun(RUN, tmp_path)
+    order = run.order(None)
+    run.directory.events.write_bytes(b'{"event": "st')  # this process was killed
+    do_away(order, attempt, lambda news: run.take(news) is None)
+    kinds = [type(event) for event in EventReader(run.directory.events).new()]
+    assert kinds[:2] == [RunStarted, StepDone]
+
+
+def test_a_run_that_loses_its_workers_fails_for_readers_of_events_too(tmp_path):
+    run = AwayRun(RUN, tmp_path)
+    run.order(None)
+    reasons = [cluster._lose_worker(run, OSError("killed")) for _ in range(cluster.MOST_LOSSES)]
+    assert reasons[:-1] == [None] * (cluster.MOST_LOSSES - 1)
+    assert "workers were lost in a row (killed)" in reasons[-1]
+    last = EventReader(run.directory.events).new()[-1]
+    assert (type(last), last.reason) == (RunFailed, reasons[-1])

@@ -9,6 +9,7 @@ from live_studies import begin_fit, begin_run, begin_study, started, step
 
 from fedkin.errors import InputError
 from fedkin.events import (
+    GroupsTrained,
     RunFailed,
     RunFinished,
     Warned,
@@ -127,6 +128,31 @@ def test_the_command_on_this_machine_comes_before_an_old_federation(tmp_path):
     append_event(hidden_events_beside(out), started(method="fedavg"))
     watched.refresh()
     assert [run.method for run in watched.runs.values()] == ["fedavg"]
+
+
+@pytest.mark.parametrize("looks_between", [False, True])
+def test_a_command_that_is_given_again_is_followed_from_its_start(tmp_path, looks_between):
+    out = tmp_path / "result"
+    file = hidden_events_beside(out)
+    for event in (
+        started("north"),
+        step(1, "north"),
+        step(2, "north"),
+        GroupsTrained(done=1, most=3),
+    ):
+        append_event(file, event)
+    watched = open_directory(out)
+    assert watched.groups is not None
+    file.unlink()
+    if looks_between:
+        watched.refresh()
+    append_event(file, started(method="fedavg"))
+    append_event(file, step(1))
+    watched.refresh()
+    assert [(run.name, run.method, run.last.step) for run in watched.runs.values()] == [
+        ("", "fedavg", 1)
+    ]
+    assert watched.groups is None
 
 
 def test_the_page_says_what_is_going_on(tmp_path):

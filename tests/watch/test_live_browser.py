@@ -77,6 +77,21 @@ def test_it_moves_without_reload_and_ends_with_the_report(browser, serve, store)
         assert len(browser.requests()) == count
 
 
+def test_it_says_why_there_is_no_page_and_continues(browser, serve, store, monkeypatch):
+    def broken(*_):
+        raise OverflowError
+
+    with serve(store.path) as server:
+        browser.open(server.url)
+        browser.run("window.stays = 'yes'")
+        with monkeypatch.context() as patch:
+            patch.setattr("fedkin.watch.page.render", broken)
+            wait_for(browser, saying("The page cannot be made (OverflowError)"))
+            assert browser.run(saying("0 of 4 runs finished"))
+        wait_for(browser, f"!{saying('The page cannot be made')}")
+        assert browser.run("window.stays") == "yes"
+
+
 def test_back_and_reload_work(browser, serve, store):
     runs = CONFIG.runs()
     first = begin_run(store, runs[0], steps=3)

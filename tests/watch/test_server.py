@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from live_studies import begin_fit, begin_run, begin_study
+from live_studies import begin_fit, begin_run, begin_study, started, step
 
+from fedkin.events import Warned, events_beside
 from fedkin.watch.server import LONGEST_QUERY
 from stores import invent_study, study
 
@@ -133,6 +134,33 @@ def test_a_report_that_cannot_be_made_leaves_the_page(tmp_path, serve):
     assert "Its report cannot be shown" in text
 
 
+def test_events_of_any_content_leave_the_page(tmp_path, serve):
+    begin_fit(tmp_path / "out", started(), step(1), step(2), Warned(message="late", time=1e300))
+    with events_beside(tmp_path / "out").open("a") as file:
+        file.write('{"event": "step", "step": "x"}\n[1]\n\\\n')
+    with serve(tmp_path / "out") as server:
+        answer, text = ask(server)
+    assert answer.status == 200
+    assert "–:</span> late" in text
+    assert "after step 2" in text
+
+
+def test_a_page_that_cannot_be_made_says_so_until_it_can(server, monkeypatch):
+    def broken(*_):
+        raise OverflowError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedkin.watch.page.render", broken)
+        answer, text = ask(server)
+        assert answer.status == 500
+        assert text == "The page cannot be made (OverflowError): are the files damaged?"
+    assert ask(server)[0].status == 200
+
+
+def test_an_address_that_is_none_is_refused(server):
+    assert b" 400 " in raw(server, b"GET http://[ HTTP/1.0\r\nHost: localhost\r\n\r\n")
+
+
 COMMAND = """
 import signal
 # Who runs these tests in the background may have told its children to ignore Ctrl-C.
@@ -190,4 +218,4 @@ def test_the_command_says_where_the_page_is_and_ctrl_c_ends_it(tmp_path, watch):
     process.send_signal(signal.SIGINT)
     out, notes = process.communicate(timeout=20)
     assert (process.returncode, out) == (0, "")
-    assert notes == "the page has ended; the run is not concerned\n"
+    assert notes == "the page has ended; the run is not affected\n"

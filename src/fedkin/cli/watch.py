@@ -51,4 +51,4 @@ def watch(
         try:
             server.serve_forever()
         except KeyboardInterrupt:
-            print_note("the page has ended; the run is not concerned")
+            print_note("the page has ended; the run is not affected")

@@ -79,9 +79,10 @@ def check_new_table(
     """
     lacking = [name for name in used if name not in own]
     if strict and lacking:
+        them, count = ("it", "it counts") if len(lacking) == 1 else ("them", "they count")
         raise InputError(
-            f"{title} has no column {listing(lacking, MOST_LISTED)}: add it, or leave --strict out, and it "
-            "counts as missing"
+            f"{title} has no column {listing(lacking, MOST_LISTED)}: add {them}, or leave --strict out, and "
+            f"{count} as missing"
         )
     _check_spelling(title, set(own), used, {"the model": set(used)})
     return [_as_warning([title], lacking, set(own), used)] if lacking else []

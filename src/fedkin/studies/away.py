@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.errors import FedkinError, InputError
-from fedkin.events import Event, StepDone
+from fedkin.events import Event, RunFailed, StepDone, append_lines
 from fedkin.files import write_atomically
 from fedkin.studies.config import RunConfig
 from fedkin.studies.store import RunDirectory, read_finished
@@ -168,6 +168,7 @@ class AwayRun:
 
     def end(self, arrived: Arrived) -> str | None:
         """Write all that has arrived, the outcome last; return why the run failed, or None."""
+        self._attempt += 1  # its news that are still on their way come too late
         self._append(arrived.events[self._received :])
         last = {name: arrived.files[name] for name in (FINISHED,) if name in arrived.files}
         for name, content in {**arrived.files, **last}.items():
@@ -181,16 +182,15 @@ class AwayRun:
             path.unlink()
         return None
 
+    def fail(self, reason: str) -> str:
+        """Note why the run has failed, as a run that fails itself does; return it."""
+        self.directory.record(RunFailed(run=self.run.directory, reason=reason))
+        return reason
+
     def _append(self, events: bytes) -> None:
         if not events:
             return
-        try:
-            with self.directory.events.open("ab") as file:
-                file.write(events)
-        except OSError as error:
-            raise InputError(
-                f"cannot write to {self.directory.events}: {error.strerror}"
-            ) from error
+        append_lines(self.directory.events, events)
         self._received += len(events)
 
     def _write(self, name: str, content: bytes) -> None:

@@ -30,7 +30,7 @@ SCHEME = "ray"
 POLL_SECONDS = 0.3
 CONNECT_SECONDS = 10.0
 MOST_LOSSES = 3
-"""A run that loses so many workers in a row without a new checkpoint has failed."""
+"""A run that loses this many workers in a row without a new checkpoint has failed."""
 OBJECT_STORE = 100 * 2**20
 """Bytes; Ray would take 30% of the memory for objects, and ours are checkpoints of small models."""
 
@@ -144,7 +144,7 @@ class Cluster:
                     try:
                         ended.append((each, each.end(ray.get(reference))))
                     except RayTaskError as error:
-                        ended.append((each, _task_error(error)))
+                        ended.append((each, each.fail(_task_error(error))))
                     except RayError as error:
                         if (failure := _lose_worker(each, error)) is None:
                             waiting.appendleft(each)
@@ -162,21 +162,22 @@ class Cluster:
                 "are kept; continue with --resume"
             ) from error
         finally:
-            with contextlib.suppress(Exception):
-                for reference in pending:
+            for reference in pending:
+                with contextlib.suppress(Exception):
                     ray.cancel(reference, force=True)
+            with contextlib.suppress(Exception):
                 ray.kill(mailbox)
 
 
 def check_address(address: str) -> None:
     """Refuse an address that is none, and Ray's absence."""
     if address != LOCAL:
-        parts = urlsplit(address)
         try:
-            port = parts.port
+            parts = urlsplit(address)
+            whole = parts.scheme == SCHEME and parts.hostname and parts.port
         except ValueError:
-            port = None
-        if parts.scheme != SCHEME or not parts.hostname or port is None:
+            whole = False
+        if not whole:
             raise InputError(
                 f"--cluster: '{address}' is neither {LOCAL} nor an address such as {SCHEME}://HOST:10001"
             )
@@ -258,7 +259,7 @@ def _lose_worker(run: AwayRun, error: Exception) -> str | None:
     run.losses += 1
     reason = _first_line(error)
     if run.losses >= MOST_LOSSES:
-        return (
+        return run.fail(
             f"{run.losses} workers were lost in a row ({reason}); do they have too little memory?"
         )
     name = run.run.directory

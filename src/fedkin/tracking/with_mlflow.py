@@ -184,6 +184,6 @@ def _store_address(store: str | Path) -> tuple[str, str | None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"cannot make the directory {store} for MLflow: {error.strerror}"
+            f"cannot make the directory {store} for MLflow: {error.strerror}; choose another one"
         ) from error
     return f"sqlite:///{directory / DATABASE}", (directory / ARTIFACTS).as_uri()

@@ -45,7 +45,8 @@ class TensorBoardTracker(Tracker):
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"cannot make the directory {directory} for TensorBoard: {error.strerror}"
+                f"cannot make the directory {directory} for TensorBoard: {error.strerror}; choose "
+                "another one"
             ) from error
         self._names: list[str] = []
         self._writers: dict[str, Any] = {}

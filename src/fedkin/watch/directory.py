@@ -203,9 +203,12 @@ class WatchedResult(Watched):
         """See `Watched`."""
         file = next((path for path in self._files if path.exists()), None)
         if file is not None and file != self._followed:
-            self.runs.clear()
+            self._forget()
             self._reader, self._followed = EventReader(file), file
-        for event in self._reader.new():
+        new = self._reader.new()
+        if self._reader.replaced:  # the command was given again
+            self._forget()
+        for event in new:
             if isinstance(event, GroupsTrained):
                 self.groups = event
                 continue
@@ -231,6 +234,10 @@ class WatchedResult(Watched):
             advice, content = read_advice(self.directory)
             return render_advice(advice, content, read_contributions(self.directory))
         return html.render(read_record(self.directory))
+
+    def _forget(self) -> None:
+        self.runs.clear()
+        self.groups = None
 
 
 def open_directory(directory: Path) -> Watched:
@@ -270,5 +277,5 @@ def _mark_finished(run: LiveRun, path: Path) -> None:
         run.total_seconds = float(outcome["total_seconds"])
         run.reason = str(outcome["stopped"])
         run.last_news = min(file.stat().st_mtime, time.time())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return

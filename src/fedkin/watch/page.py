@@ -103,7 +103,7 @@ def render(watched: Watched, chosen: str | None, trouble: str = "") -> str:
             ago=duration(now - watched.last_news) if watched.last_news else None,
             silent=not over and _is_silent(watched, running, now),
             duration=duration,
-            clock=lambda when: time.strftime("%H:%M:%S", time.localtime(when)),
+            clock=clock,
             method_title=method_title,
         )
     )
@@ -120,6 +120,18 @@ def duration(seconds: float | None) -> str | None:
     if seconds < 90:
         return f"{max(seconds, 0):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def clock(when: float) -> str:
+    """Write the time of day of an event; a dash where its time is none.
+
+    >>> clock(1e300)
+    '–'
+    """
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(when))
+    except (ValueError, OverflowError, OSError):
+        return "–"
 
 
 def _chosen(watched: Watched, name: str | None) -> LiveRun | None:

@@ -91,7 +91,11 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.MISDIRECTED_REQUEST, "This page is for 127.0.0.1 only.", with_body
             )
             return
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            self._send(HTTPStatus.BAD_REQUEST, "This is no address.", with_body)
+            return
         if address.path != "/" or address.scheme or address.netloc:
             self._send(HTTPStatus.NOT_FOUND, "There is only one page, at /.", with_body)
             return
@@ -103,6 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
             text, policy = self._live.get(asked["run"][0] if "run" in asked else None)
         except FedkinError as error:
             self._send(HTTPStatus.SERVICE_UNAVAILABLE, str(error), with_body)
+            return
+        except Exception as error:
+            # Files that others write can hold anything; the next request may find better ones.
+            reason = f"The page cannot be made ({type(error).__name__}): are the files damaged?"
+            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, reason, with_body)
             return
         self._send(HTTPStatus.OK, text, with_body, kind="text/html", policy=policy)
 

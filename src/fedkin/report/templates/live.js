@@ -3,6 +3,7 @@
 // back, reload and the place on the page work as anywhere else.
 const PAUSE = 1000;
 const gone = document.querySelector("#gone");
+const trouble = document.querySelector("#trouble");
 
 const replace = (section, fresh) => {
   const open = [...section.querySelectorAll("details")].map((each) => each.open);
@@ -32,10 +33,16 @@ const update = (page) => {
 const look = async () => {
   try {
     const answer = await fetch(location.pathname + location.search, { cache: "no-store", redirect: "error" });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const text = await answer.text();
+    gone.hidden = true;
+    trouble.hidden = answer.ok;
+    if (!answer.ok) {
+      trouble.querySelector("p").textContent = text;
+      return void setTimeout(look, PAUSE);
+    }
+    const page = new DOMParser().parseFromString(text, "text/html");
     if (!page.querySelector("main.live")) return location.reload(); // it has become the report
     update(page);
-    gone.hidden = true;
   } catch {
     gone.hidden = false;
   }
