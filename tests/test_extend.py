@@ -73,6 +73,37 @@ def test_fomo_leaves_a_node_that_makes_the_model_worse(examples, data):
     )
 
 
+def test_a_method_that_needs_sums_only_weighs_by_the_root_of_the_rows(examples, data):
+    nodes, validation = data
+    nodes["south"] = node(np.random.default_rng(1), 1, rows=240)
+    root_size = importlib.import_module("root_size").RootSize
+    result = fedkin.fit(nodes, validation, method=root_size(), steps=4)
+    assert result.weights == pytest.approx({"north": 0.25, "south": 0.5, "west": 0.25})
+    assert result.history.synchronizations.iloc[-1] == 8
+
+
+def test_a_task_that_does_not_count_its_evaluations_is_refused_with_a_reason(examples, data):
+    from fedkin.federation.base import PerNode
+    from fedkin.federation.task import Task
+
+    def silent(objective, data, state, key, message):
+        return state, {"rows": data.points.astype(float)}
+
+    forgetful = Task("silent", silent, number_replies=("rows",))
+    module = importlib.import_module("root_size")
+
+    class Forgetful(module.RootSize):
+        tasks = (forgetful,)
+
+        def step(self, state, key, federation, center):
+            federation.exchange(key=key, ask=PerNode(forgetful))
+
+    with pytest.raises(
+        fedkin.InputError, match="the task silent does not reply with 'evaluations'"
+    ):
+        fedkin.fit(*data, method=Forgetful(), steps=1)
+
+
 STUDY = """
 dataset = "digits"
 setting = 2

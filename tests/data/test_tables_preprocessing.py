@@ -228,6 +228,16 @@ def test_one_class_only():
         agreed(constant, constant["a"], task="regression")
 
 
+def test_categories_that_differ_in_case_only_are_mentioned():
+    nodes = {
+        "a": table(sex=["f", "m"], crp=["<5", ">5"], y=[0, 1]),
+        "b": table(sex=["F", "m"], crp=["<5", "5"], y=[0, 1]),
+    }
+    summaries = {name: summarize(each, "y") for name, each in nodes.items()}
+    (warning,) = merge_summaries(summaries, summaries["a"], None, "y").warnings
+    assert "column 'sex' has 'F', 'f' as different categories" in warning
+
+
 def test_labels_that_are_no_classes_and_columns_that_are_no_categories():
     measured = table(x=range(20), y=[i + 0.5 for i in range(20)])
     with pytest.raises(InputError, match=r"20 different values.*--task regression"):
@@ -237,6 +247,15 @@ def test_labels_that_are_no_classes_and_columns_that_are_no_categories():
     people = table(name=[f"p{i}" for i in range(150)], y=[0, 1] * 75)
     with pytest.raises(InputError, match=r"150 different texts.*--drop name"):
         summarize(people, "y")
+    days = [str(day) for day in np.arange("2024-01-01", "2024-05-30", dtype="datetime64[D]")]
+    visits = table(seen=days, y=[0, 1] * 75)
+    with pytest.raises(InputError, match=r"'seen' holds dates, such as '2024-01-01'"):
+        summarize(visits, "y")
+    both = table(name=[f"p{i}" for i in range(150)], age=range(150), seen=days, y=[0, 1] * 75)
+    with pytest.raises(
+        InputError, match=r"150 different.*'seen' cannot be used either \(--drop name,seen leaves"
+    ):
+        summarize(both, "y")
     slip = table(x=[*map(str, range(150)), "4O"], y=[0, 1, 0] * 50 + [1])
     with pytest.raises(InputError, match="'x' has numbers, but '4O' in line 152"):
         summarize(slip, "y")

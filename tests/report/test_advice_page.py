@@ -123,6 +123,19 @@ def test_limits_are_said_in_cases_that_a_person_can_count(model):
         assert words in render_advice(own, CONTENT)
 
 
+def test_fewer_correct_predictions_and_a_lower_loss_are_explained(model):
+    for gain, says in {
+        0.02: "as the picture below does, joining looks better",
+        -0.02: None,
+    }.items():
+        own = advice(model, "unclear", Interval(gain, -0.1, 0.12))
+        candidates = own.candidates.copy()
+        candidates.loc["alone", "accuracy"], candidates.loc[own.compared, "accuracy"] = 0.61, 0.57
+        page = render_advice(replace(own, candidates=candidates), CONTENT)
+        assert "bout 4 fewer correct predictions" in page
+        assert (says in page) if says else ("joining looks" not in page)
+
+
 def test_errors_of_numbers_are_in_the_unit_of_the_label(model):
     own = replace(advice(model, "join", Interval(0.35, 0.24, 0.44)), accuracy_gain=None)
     page = render_advice(own, CONTENT | {"owner": {"rows": 50, "missing": 0.1}})

@@ -245,7 +245,11 @@ def test_the_warning_counts_the_weights_that_the_rows_have_chosen():
     table = pd.DataFrame({"loss": [0.50, 0.48], "accuracy": [0.8, 0.8]}, index=["alone", "learned"])
     weights = np.array([0.6, 0.4, 0.0])
     assert warning(table, weights, rows=100) is None
-    assert "do not beat training alone" in warning(table, weights, rows=40)
+    found = warning(table, weights, rows=40)
+    assert "do not beat training alone" in found
+    assert (
+        "0.48 (about 0.025 too low, because these rows have chosen the weights), and 0.5" in found
+    )
 
 
 def test_settings_that_exclude_each_other_or_do_not_fit():

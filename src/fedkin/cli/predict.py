@@ -65,9 +65,9 @@ def predict(
     preprocessing = Preprocessing.load(directory / result_directory.PREPROCESSING)
     needed = tuple(column.name for column in preprocessing.columns)
     written = replace(table_format(columns, no_header, separator), only=needed)
-    table = read_table(new, f"the new table ({new})", written)
+    table = read_table(new, "the new table", written)
     names = [*table.columns, *table.dropped]
-    for line in check_new_table(table.owner, names, needed, strict=strict):
+    for line in check_new_table(f"the new table ({new})", names, needed, strict=strict):
         print_warning(line)
     features = transform(table, preprocessing)
     for name, categories in unknown_categories(table, preprocessing).items():

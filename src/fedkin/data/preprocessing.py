@@ -134,7 +134,7 @@ class Merged(NamedTuple):
 
     preprocessing: Preprocessing
     warnings: tuple[str, ...]
-    """Which columns are missing where, and which are not used."""
+    """Which columns are missing where, which are not used, and which categories look like one."""
 
 
 def merge_summaries(
@@ -236,7 +236,7 @@ def merge_with_judges(
     found = Preprocessing(
         columns=tuple(columns), label=merged, missing_codes=dict(missing_codes or {})
     )
-    return Merged(found, chosen.warnings)
+    return Merged(found, (*chosen.warnings, *_spelling_warnings(found.columns)))
 
 
 def _check_one_kind(name: str, filled: Mapping[str, ColumnSummary]) -> None:
@@ -278,6 +278,24 @@ def _merge_column(name: str, parts: Sequence[ColumnSummary]) -> NumericColumn | 
         return CategoricalColumn(name=name, categories=tuple(categories_in_order(categories)))
     mean, deviation = _merge_moments([part for part in parts if isinstance(part, NumericSummary)])
     return NumericColumn(name=name, mean=mean, standard_deviation=deviation)
+
+
+def _spelling_warnings(columns: Sequence[NumericColumn | CategoricalColumn]) -> list[str]:
+    """Name the columns in which one category seems to be written in several ways."""
+    warnings = []
+    for column in columns:
+        if not isinstance(column, CategoricalColumn):
+            continue
+        alike: dict[str, list[str]] = {}
+        for category in column.categories:
+            alike.setdefault(" ".join(category.casefold().split()), []).append(category)
+        pairs = [spellings for spellings in alike.values() if len(spellings) > 1]
+        if pairs:
+            warnings.append(
+                f"column '{shorten(column.name)}' has {listing(pairs[0], 3)} as different categories: if "
+                "they mean the same, give them one spelling in all tables"
+            )
+    return warnings
 
 
 def _merge_moments(parts: Sequence[NumericSummary]) -> tuple[float, float]:

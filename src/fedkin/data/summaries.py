@@ -4,7 +4,7 @@ A node reports the count, mean and sum of squared deviations of every numeric co
 of every text column, and the classes of the label. The center's side is `preprocessing.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedkin.data.columns import (
 )
 from fedkin.data.tables import Table
 from fedkin.errors import InputError
-from fedkin.messages import check_printable, shorten
+from fedkin.messages import check_printable, listing, shorten
 from fedkin.types import LearningTask
 
 MOST_CATEGORIES = 100
@@ -99,12 +99,35 @@ def summarize(
         )
     return TableSummary(
         rows=table.rows,
-        columns={
-            name: _summarize_column(table, name, name in categorical, parts or (table,))
-            for name in features
-        },
+        columns=_summarize_columns(table, list(features), set(categorical), parts or (table,)),
         label=_summarize_label(table, label, task),
     )
+
+
+class _LeaveOutError(InputError):
+    """A column that does not suit as a feature, most likely because it identifies people or days."""
+
+
+def _summarize_columns(
+    table: Table, names: Sequence[str], categorical: set[str], parts: Sequence[Table]
+) -> dict[str, ColumnSummary]:
+    """Summarize columns; if some have to be left out, one error names them all."""
+    found: dict[str, ColumnSummary] = {}
+    refused: dict[str, _LeaveOutError] = {}
+    for name in names:
+        try:
+            found[name] = _summarize_column(table, name, name in categorical, parts)
+        except _LeaveOutError as error:
+            refused[name] = error
+    if not refused:
+        return found
+    first, *others = refused
+    if not others:
+        raise refused[first]
+    raise InputError(
+        f"{refused[first]}; {listing([shorten(name) for name in others], 5)} cannot be used either (--drop "
+        f"{','.join(refused)} leaves them all out)"
+    ) from refused[first]
 
 
 def _summarize_column(
@@ -121,7 +144,8 @@ def _summarize_column(
                 f"{table.owner}: column '{shorten(name)}' has numbers, but '"
                 f"{shorten(values[slip])}' in {table.where(slip)}; correct it, or leave it empty"
             )
-        raise InputError(
+        _refuse_dates(name, table, categories)
+        raise _LeaveOutError(
             f"{table.owner}: column '{shorten(name)}' has {len(categories)} different texts, more than "
             f"the {MOST_CATEGORIES} categories allowed; if it identifies people, leave it out "
             f"(--drop {shorten(name)}); if it contains numbers, write 3.5, not 3,5"
@@ -139,20 +163,24 @@ def _filled(values: Column) -> int:
     return int((~missing_cells(values)).sum())
 
 
+def _refuse_dates(name: str, table: Table, categories: Iterable[str]) -> None:
+    dated = next((category for category in categories if is_date(category)), None)
+    if dated is not None:
+        raise _LeaveOutError(
+            f"{table.owner}: column '{shorten(name)}' holds dates, such as '{shorten(dated)}', which would "
+            f"leave the node as categories; leave it out (--drop {shorten(name)}), or replace it by a "
+            "number, such as an age in years"
+        )
+
+
 def _refuse_identifying(name: str, parts: Sequence[Table]) -> None:
     """Refuse a text column that would tell other nodes who somebody is, or when something happened."""
     table, columns = parts[0], [part.columns[name] for part in parts]
     categories = categories_in_order({text for own in columns for text in categories_of(own)})
     cells = sum(_filled(own) for own in columns)
-    if any(is_date(category) for category in categories):
-        dated = next(category for category in categories if is_date(category))
-        raise InputError(
-            f"{table.owner}: column '{shorten(name)}' holds dates, such as '{shorten(dated)}', which would "
-            f"leave the node as categories; leave it out (--drop {shorten(name)}), or replace it by a "
-            "number, such as an age in years"
-        )
+    _refuse_dates(name, table, categories)
     if len(categories) >= FEWEST_IDENTIFYING and len(categories) > IDENTIFYING_SHARE * cells:
-        raise InputError(
+        raise _LeaveOutError(
             f"{table.owner}: column '{shorten(name)}' has {len(categories)} different texts in {cells} rows, "
             "so it identifies them, and its texts would leave the node; leave it out "
             f"(--drop {shorten(name)}), or group its values"

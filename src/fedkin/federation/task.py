@@ -13,6 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedkin.data.batches import NodeData
+from fedkin.errors import InputError
 from fedkin.models.objective import Objective
 from fedkin.types import Array, Message
 
@@ -106,6 +107,15 @@ class Task:
     def summary(self) -> str:
         """The first sentence of the function's docstring."""
         return (inspect.getdoc(self.function) or "").split("\n")[0]
+
+    def check_counted(self, replies: Mapping[str, Any]) -> None:
+        """Refuse a function that does not say how many evaluations it took."""
+        if EVALUATIONS not in replies:
+            raise InputError(
+                f"the task {self.name} does not reply with '{EVALUATIONS}', the number of points whose "
+                "gradient or Hessian-vector product it computed; add it to what the function returns "
+                "(data.points for one pass over the node's rows)"
+            )
 
     @property
     def is_fedkins_own(self) -> bool:

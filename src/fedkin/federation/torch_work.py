@@ -249,6 +249,7 @@ class TorchWork:
         shapes = {slot.name: self._shapes_of(slot) for slot in task.slots}, key, _shapes(needed)
         traced = self._trace(known, function, own, *shapes)
         state, reply = traced(self._worker(), own, state, key, needed)
+        task.check_counted(reply)
         for slot in task.slots:
             self._contents[slot.name][item] = state[slot.name]
         return reply

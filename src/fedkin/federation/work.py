@@ -305,7 +305,9 @@ def _run_task(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     function = partial(task.function, objective, **dict(options))
     own_keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys), numbers)
-    return _for_each_item(function, team, data, places, contents, own_keys, message)
+    contents, replies = _for_each_item(function, team, data, places, contents, own_keys, message)
+    task.check_counted(replies)
+    return contents, replies
 
 
 def _for_each_item(

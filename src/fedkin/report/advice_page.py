@@ -92,14 +92,24 @@ def _gain_sentence(advice: Advice) -> str:
     before, after = (round(100 * float(each["accuracy"])) for each in (alone, best))
     if before != after:
         number = f"bout {abs(after - before)} {'more' if after > before else 'fewer'}"
-        change = f"{number} correct predictions per 100 new cases if you join: {after} instead of {before}"
+        what = "correct prediction" if abs(after - before) == 1 else "correct predictions"
+        change = f"{number} {what} per 100 new cases if you join: {after} instead of {before}"
         if advice.verdict == "alone":
             return f"You would lose: a{change}." if after < before else f"A{change}, by chance."
-        return f"A{change}{', which may be chance' if advice.verdict == 'unclear' else ''}."
+        chance = ", which may be chance" if advice.verdict == "unclear" else ""
+        return f"A{change}{chance}.{_other_score(advice, after - before)}"
     same = f"bout {before} of 100 new cases are predicted correctly either way."
     if advice.verdict != "join":
         return f"Nothing that shows{' yet' if advice.verdict == 'unclear' else ''}: a{same}"
     return f"A{same} But the model knows better how sure it may be of each prediction."
+
+
+def _other_score(advice: Advice, more_correct: int) -> str:
+    """Say so where the loss, which the verdict and the pictures go by, contradicts the accuracy."""
+    if advice.gain.value * more_correct >= 0:
+        return ""
+    ahead = "better" if advice.gain.value > 0 else "worse"
+    return f" Counting also how sure each prediction is, as the picture below does, joining looks {ahead}."
 
 
 def _sureness(advice: Advice) -> str:
@@ -162,8 +172,8 @@ def _next_step(advice: Advice) -> str:
         return "Use the model that lies beside this page."
     return (
         "Collect more cases and ask again. Until then, use the model that lies beside this page. It mixes "
-        "what your cases say with what the others say. In tests that was on average as good as the better "
-        "choice."
+        "what your cases say with what the others say. In fedkin's tests that was on average as good as the "
+        "better choice."
     )
 
 

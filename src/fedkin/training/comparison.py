@@ -128,10 +128,16 @@ def warning(comparison: pd.DataFrame | None, weights: np.ndarray, rows: int) -> 
     alone, learned = (float(comparison.loc[name, "loss"]) for name in ("alone", "learned"))
     free = max(int(np.sum(weights > FREE)) - 1, 0)
     unit = 1.0 if "accuracy" in comparison else 2 * learned
-    if learned + unit * free / rows < alone:
+    too_low = unit * free / rows
+    if learned + too_low < alone:
         return None
+    flattered = (
+        f" (about {too_low:.2g} too low, because these rows have chosen the weights)"
+        if too_low
+        else ""
+    )
     return (
-        f"the learned weights do not beat training alone: the loss on the validation rows, which have chosen "
-        f"the weights, is {learned:.3g}, and {alone:.3g} (cross-validated) for a model trained on these rows "
-        "only; fedkin advise says whether to join at all"
+        f"the learned weights do not beat training alone: the loss on the validation rows is {learned:.3g}"
+        f"{flattered}, and {alone:.3g} (cross-validated) for a model trained on these rows only; fedkin "
+        "advise says whether to join at all"
     )
