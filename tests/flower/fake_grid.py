@@ -75,4 +75,7 @@ class FakeGrid:
 
 
 def error_reply(reply, reason):
-    return Message(Error(1, reason), reply_to=reply)
+    """Return an error in place of a reply, as an answer to the same request."""
+    error = Message(Error(1, reason), reply_to=reply)
+    error.metadata.__dict__["_reply_to_message_id"] = reply.metadata.reply_to_message_id
+    return error
