@@ -43,10 +43,14 @@ class FakeGrid:
         return [node for node in self.settings if self.name(node) not in self.away]
 
     def get_nodes(self):
-        """Return the connected nodes; without registered keys, as a SuperLink without TLS does."""
+        """Return the connected nodes; without registered keys, as a SuperLink without TLS does.
+
+        Such nodes have keys that Flower has made itself.
+        """
+        names = {node: self.registered.get(self.name(node), "") for node in self.get_node_ids()}
         return [
-            NodeInfo(node_id=node, name=self.registered.get(self.name(node), ""))
-            for node in self.get_node_ids()
+            NodeInfo(node_id=node, name=name, public_key=b"" if name else b"made by Flower")
+            for node, name in names.items()
         ]
 
     def push_messages(self, messages):

@@ -357,8 +357,8 @@ def test_keys_are_signed_with_the_registered_ones_and_fingerprints_can_be_pinned
         def get_nodes(self):
             found = super().get_nodes()
             for info in found:
-                public = public_key_path(paths[self.name(info.node_id)])
-                info.public_key = read_public_key(public)
+                info.name = self.name(info.node_id)
+                info.public_key = read_public_key(public_key_path(paths[info.name]))
             return found
 
     made = federation(Registered(own))

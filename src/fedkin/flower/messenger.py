@@ -50,8 +50,14 @@ class Messenger:
         return {node.node_id: node.name for node in self.grid.get_nodes()}
 
     def keys(self) -> dict[int, bytes]:
-        """Return the keys that connected nodes are registered with; empty without registered keys."""
-        return {node.node_id: bytes(node.public_key) for node in self.grid.get_nodes()}
+        """Return the keys that connected nodes are registered with; empty without registered keys.
+
+        Without them, Flower makes keys of its own, which have no name.
+        """
+        return {
+            node.node_id: bytes(node.public_key) if node.name else b""
+            for node in self.grid.get_nodes()
+        }
 
     def exchange(
         self, requests: Mapping[int, Parcel], largest: int, patience: float | None = None
