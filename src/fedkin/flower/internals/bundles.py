@@ -21,6 +21,7 @@ from collections.abc import (
     Collection,
     Iterable,
     Iterator,
+    Mapping,
     MutableMapping,
     Sequence,
 )
@@ -223,6 +224,24 @@ async def wait_for(event: asyncio.Event, receive: Receive, seconds: float) -> bo
                 await task
 
 
+async def answer_or_pass_on(
+    ways: Mapping[str, Callable[[Scope, bytes, Receive], Awaitable[Answer | None]]],
+    application: Application,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Answer a request whose path has a way of its own; let Flower's application answer all others."""
+    way = ways.get(scope.get("path", "")) if scope["type"] == "http" else None
+    if way is None:
+        await application(scope, receive, send)
+        return
+    body = await read_body(receive)
+    answer = None if body is None else await way(scope, body, receive)
+    if answer is not None:
+        await answer.send(send)
+
+
 class Bundles:
     """An ASGI application: a SuperLink's own, with whole messages.
 
@@ -246,14 +265,7 @@ class Bundles:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for a whole message; pass all others on."""
-        way = self._ways.get(scope.get("path", "")) if scope["type"] == "http" else None
-        if way is None:
-            await self._application(scope, receive, send)
-            return
-        body = await read_body(receive)
-        answer = None if body is None else await way(scope, body, receive)
-        if answer is not None:
-            await answer.send(send)
+        await answer_or_pass_on(self._ways, self._application, scope, receive, send)
 
     async def _fetch(self, scope: Scope, body: bytes, receive: Receive) -> Answer | None:
         """Answer a node that waits for a message."""

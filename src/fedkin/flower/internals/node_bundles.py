@@ -36,11 +36,11 @@ from fedkin.flower.internals.bundles import (
     Scope,
     Send,
     all_objects,
+    answer_or_pass_on,
     ask,
     bundle,
     dispatch,
     object_ids,
-    read_body,
     unbundle,
     wait_for,
 )
@@ -137,14 +137,7 @@ class NodeBundles:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for a whole message; pass all others on."""
         ways = {TAKE: self._take, DISPATCH: self._dispatch}
-        way = ways.get(scope.get("path", "")) if scope["type"] == "http" else None
-        if way is None:
-            await self._application(scope, receive, send)
-            return
-        body = await read_body(receive)
-        answer = None if body is None else await way(scope, body, receive)
-        if answer is not None:
-            await answer.send(send)
+        await answer_or_pass_on(ways, self._application, scope, receive, send)
 
     async def _take(self, scope: Scope, body: bytes, receive: Receive) -> Answer | None:
         """Answer the worker when there is work, or after a while.
