@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -36,8 +37,12 @@ ROOT = Path(__file__).parents[1]
 def probe(settings: dict[str, Any]) -> dict[str, Any]:
     """Run a probe in a separate process and return its answer."""
     command = [sys.executable, "-m", "benchmarks.probe", json.dumps(settings)]
+    # Named, because fedkin's commands forbid modules from the current directory.
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment
+    )
     whole = time.perf_counter() - began
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
