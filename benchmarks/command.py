@@ -112,6 +112,12 @@ def larger(
         list[int] | None,
         typer.Option(min=1, help="Numbers of nodes; 20 and 100 if not given. May be repeated."),
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Local steps of a round; 20 for the paper's networks and 2 for larger ones."
+        ),
+    ] = None,
     repeats: Annotated[
         int, typer.Option(min=1, help="Timed turns of each side; the median counts.")
     ] = 3,
@@ -135,7 +141,7 @@ def larger(
     for name in network or LARGER:
         for count in nodes or (20, 100):
             problem = LargerProblem(name, nodes=count)
-            listed = LargerContests(problem)
+            listed = LargerContests(problem, steps)
             threads = contests.choose_threads(problem, listed.loop, _cores())
             for contest in listed:
                 notes.print(f"{name}, {count} nodes: {contest.name} …")

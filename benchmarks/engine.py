@@ -52,11 +52,15 @@ class FedkinEngine:
     Args:
         problem: The data and the network.
         period: The steps of a round.
+        learning_rate: The step size of training.
     """
 
-    def __init__(self, problem: BenchProblem, period: int = PERIOD) -> None:
+    def __init__(
+        self, problem: BenchProblem, period: int = PERIOD, learning_rate: float = LEARNING_RATE
+    ) -> None:
         self.problem = problem
         self.period = period
+        self.learning_rate = learning_rate
         self.key = jax.random.key(1)
 
     @cached_property
@@ -95,11 +99,13 @@ class FedkinEngine:
 
     def begin_svrg(self, point: Vector) -> None:
         """Make this point the reference of all nodes, and train them for a round."""
-        self._ask_nodes(INNER_SVRG_ROUND, _svrg(point, LEARNING_RATE), reply="point", begin=True)
+        self._ask_nodes(
+            INNER_SVRG_ROUND, _svrg(point, self.learning_rate), reply="point", begin=True
+        )
 
     def svrg_round(self, point: Vector) -> np.ndarray:
         """Train all nodes for a round from this point, without refreshes; return their points."""
-        return self._ask_nodes(INNER_SVRG_ROUND, _svrg(point, LEARNING_RATE), reply="point")
+        return self._ask_nodes(INNER_SVRG_ROUND, _svrg(point, self.learning_rate), reply="point")
 
     def begin_adjoint(self, theta: Vector, target: Vector) -> None:
         """Begin to solve for h at zero, given θ and ∇L_0(θ), and take the steps of a round."""

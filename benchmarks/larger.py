@@ -172,16 +172,23 @@ class LargerContests:
 
     What is compared is how far the steps lead: next to a large model, a wrong gradient would be too small
     to see.
+
+    Args:
+        problem: The network and the nodes.
+        steps: Of a round; None for the network's own.
     """
 
-    def __init__(self, problem: LargerProblem) -> None:
+    def __init__(self, problem: LargerProblem, steps: int | None = None) -> None:
         self.problem = problem
-        self.steps = LARGER[problem.network].steps
-        self.engine = FedkinEngine(problem, period=self.steps)
+        usual = LARGER[problem.network].steps
+        self.steps = usual if steps is None else steps
+        # Rounding grows with the way that a round goes, so more steps are shorter ones.
+        self.learning_rate = LEARNING_RATE * usual / self.steps
+        self.engine = FedkinEngine(problem, self.steps, self.learning_rate)
         self.loop = problem.loop()
         self.start = self.loop.parameters(problem.parameters(problem.theta))
         self.in_torch = ModuleProblem.like(problem, self.loop)
-        self.module_engine = FedkinEngine(self.in_torch, period=self.steps)
+        self.module_engine = FedkinEngine(self.in_torch, self.steps, self.learning_rate)
         self.draws = svrg_draws(
             self.engine.key, problem.nodes, self.steps, problem.points // problem.batch_size, 0.0
         )
@@ -241,7 +248,7 @@ class LargerContests:
         """Return PyTorch's side of the contest `gradient`."""
         point = {name: 0.9 * tensor for name, tensor in self.start.items()}
         state = TorchSvrg(self.loop, self.start, keep=self.keeps_gradients)
-        return lambda: self._moved(state.round(point, self.draws, LEARNING_RATE), point)
+        return lambda: self._moved(state.round(point, self.draws, self.learning_rate), point)
 
     def torch_products(self, target: Parameters) -> Callable[[], np.ndarray]:
         """Return PyTorch's side of the contest `product`."""
