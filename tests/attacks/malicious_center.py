@@ -20,6 +20,7 @@ from attacks.victim import (
     NUMBERS,
     Center,
     RefusedByNodeError,
+    SlopesOnly,
     agreed,
     count_rows,
     make_table,
@@ -174,9 +175,10 @@ def rows_by_missing_codes(center: Center, table: pd.DataFrame) -> Found:
         return _products(center, points, 0)  # with the column that has codes
 
     first = preprocessing["columns"][0]
-    before = sums({})
+    before = None
     for value in range(20, 95):
         try:
+            before = sums({}) if before is None else before
             change = before - sums({first["name"]: float(value)})
         except RefusedByNodeError as refused:
             refusals.add(refused.reason)
@@ -337,24 +339,30 @@ def _count_labels(
     )
 
 
-def run(name: str, directory: Path, **settings) -> Found:
+def run(name: str, directory: Path, center: Callable[[dict], Center] = Center, **settings) -> Found:
     """Run an attack on a new node with a new table."""
     path = directory / f"{name}.csv"
     table = make_table(path)
     # With masked sums, the center would get none of the vectors that it computes rows from.
     shown = {"plain-sums": True}
     node = {"name": "hospital", "data": str(path), "label": LABEL, **shown, **settings}
-    return ATTACKS[name](Center(node), table)
+    return ATTACKS[name](center(node), table)
 
 
 def main() -> None:
     """Run attacks, and print what they find."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("attack", nargs="*", default=list(ATTACKS), metavar="ATTACK")
-    chosen = parser.parse_args().attack
+    parser.add_argument(
+        "--masked",
+        action="store_true",
+        help="the node shows no vectors; gradients are put together from slopes, which are numbers",
+    )
+    chosen = parser.parse_args()
+    how = {"center": SlopesOnly, "plain-sums": False} if chosen.masked else {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        for name in chosen:
-            found = run(name, Path(directory), state=f"{directory}/{name}")
+        for name in chosen.attack:
+            found = run(name, Path(directory), state=f"{directory}/{name}", **how)
             print(f"{name}: {found}")  # noqa: T201
 
 

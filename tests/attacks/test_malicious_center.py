@@ -2,7 +2,8 @@
 
 import pytest
 
-from attacks.malicious_center import run
+from attacks.malicious_center import ATTACKS, run
+from attacks.victim import SlopesOnly
 
 NOTHING = {"rows": 0, "labels": 0, "values": 0, "extremes": 0}
 
@@ -43,3 +44,22 @@ def test_chosen_models_still_tell_a_few_rows_apart(tmp_path):
     free, _ = found_by("rows_by_chosen_models", tmp_path / "two", **{"largest-norm": 1e5})
     assert bounded.rows <= 6
     assert free.rows >= 50
+
+
+MASKED = {"plain-sums": False}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_node_that_shows_no_vectors_gives_no_row_away(attack, tmp_path):
+    _, known = found_by(attack, tmp_path, **MASKED)
+    assert known == NOTHING
+
+
+def test_what_is_left_to_a_center_that_gets_no_vectors_are_numbers(tmp_path):
+    """Not covered either: slopes are components of a gradient, and bounded like it by the norm of models."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    plain, _ = found_by("rows_by_chosen_models", tmp_path / "one")
+    slopes, _ = found_by("rows_by_chosen_models", tmp_path / "two", center=SlopesOnly, **MASKED)
+    assert slopes.rows == plain.rows
+    assert slopes.requests == plain.requests

@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from fedkin.flower import wire
 from fedkin.flower.node import answer
 from fedkin.flower.wire import DESCRIBE, EXCHANGE, JOIN, Parcel
-from flower.fake_grid import through_bytes
+from fedkin.methods.bilevel.node import GRADIENT, SLOPE
 from flower.well_formed import exchange
 
 ROWS = 60
@@ -66,6 +66,8 @@ class Center:
 
     def send(self, values: dict, vectors: dict | None = None) -> Parcel:
         """Send a request, and return the answer."""
+        from flower.fake_grid import through_bytes  # it stands in for Flower's processes
+
         message = Message(wire.pack("request", Parcel(values, vectors or {})), 1, "train")
         message.metadata.__dict__["_message_id"] = "one"
         self.requests += 1
@@ -100,16 +102,19 @@ class Center:
         self.size = int(joined["size"])
         return joined
 
-    def ask(self, task, vectors: dict, key: str = "0000000000000001", **more) -> Parcel:
+    def ask(
+        self, task, vectors: dict, key: str = "0000000000000001", models: int | None = None, **more
+    ) -> Parcel:
         """Ask for one task, and return the replies under their own names.
 
         Args:
             task: The task.
             vectors: Its vectors.
             key: Decides what the node draws, if it lets the center decide that.
+            models: For how many models; vectors then have a row for each.
             **more: Numbers and options of the task, if they are not the smallest.
         """
-        values, arrays = exchange(task, self.size)
+        values, arrays = exchange(task, self.size, models=None if models is None else range(models))
         arrays |= {f"ask/{name}": np.asarray(v, np.float32) for name, v in vectors.items()}
         for name, value in more.items():
             kind = "number" if name in task.numbers else "option"
@@ -120,6 +125,18 @@ class Center:
             {name.rpartition(".")[2]: value for name, value in found.values.items()},
             {name.rpartition(".")[2]: array for name, array in found.vectors.items()},
         )
+
+
+class SlopesOnly(Center):
+    """A center that is shown no vectors: it puts gradients together from slopes, which are numbers."""
+
+    def ask(self, task, vectors: dict, *arguments, **more) -> Parcel:
+        """Ask for a gradient by its components, all in one message; for anything else as it is."""
+        if task is not GRADIENT:
+            return super().ask(task, vectors, *arguments, **more)
+        at = {"theta": np.tile(vectors["theta"], (self.size, 1)), "vector": np.eye(self.size)}
+        slopes = super().ask(SLOPE, at, models=self.size).values["slope"]
+        return Parcel({}, {"gradient": -np.asarray(slopes)})
 
 
 def agreed(summary: dict) -> dict:

@@ -254,7 +254,7 @@ def test_a_node_whose_norms_grow_with_each_repetition_does_not_end_the_run():
     for engine in (secure, plain):
         engine.exchange(key=KEY, gradient=begin)
     request = WeightedSum(HESSIAN_PRODUCT, small, weights=jnp.array(WEIGHTS))
-    secure._norms[secure._only.trail.number, "product"] = {"product": 1e-20}
+    secure.book.norms[secure._only.trail.number, "product"] = {"product": 1e-20}
     found = secure.exchange(key=KEY, product=request)
     left = renormalized(WEIGHTS, [True, True, False, True, True])
     expected = plain.exchange(key=KEY, product=request.with_weights(jnp.asarray(left)))

@@ -38,16 +38,21 @@ class Recorder:
     def _connect(self, node):
         with node, contextlib.suppress(OSError), socket.create_connection(self.target) as link:
             self._open |= {node, link}
-            down = self._start(self._pass_on, link, node, self.recorded["down"])
-            self._pass_on(node, link, self.recorded["up"])
+            down = self._start(self._pass_on, link, node, "down", node)
+            self._pass_on(node, link, "up", node)
             down.join()
             self._open -= {node, link}
 
-    @staticmethod
-    def _pass_on(source, sink, record):
+    def passing(self, way, connection, data):
+        """Return whether bytes may pass; if not, the connection ends."""
+        return True
+
+    def _pass_on(self, source, sink, way, connection):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                record.extend(data)
+                self.recorded[way].extend(data)
+                if not self.passing(way, connection, data):
+                    break
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

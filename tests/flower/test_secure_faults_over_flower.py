@@ -139,3 +139,18 @@ def test_a_node_that_fails_costs_one_repeat_however_many_questions_a_message_has
     found = made.exchange(key=KEY, one=gradient(made), two=product(made))
     assert found.cost.synchronizations == 2
     assert AnsweredQuestions(tmp_path / FIVE[0], "a run").repeats == 1
+
+
+def test_the_audit_log_says_how_many_nodes_are_in_a_sum_and_what_was_refused(tmp_path):
+    grid = FakeGrid([own | {"state": str(tmp_path / own["name"])} for own in nodes()])
+    made = federation(grid)
+    made.exchange(key=KEY, sum=gradient(made))
+    message = exchanges(grid, FIVE[0])[0]
+    deliver(grid, changed(message, **{"exchange-number": 2, "sum.nodes": "0,1"}))
+    deliver(grid, changed(message, **{"exchange-number": 2, "sum.weights": [0.9]}))
+    log = (tmp_path / FIVE[0] / "audit.jsonl").read_text().splitlines()
+    answered, too_few, too_much = map(json.loads, log[-3:])
+    assert (answered["outcome"], answered["nodes"]) == ("answered", 5)
+    assert (too_few["outcome"], too_few["rows"]) == ("refused", 0)
+    assert "fewest-nodes" in too_few["cause"]
+    assert "largest-share" in too_much["cause"]

@@ -12,8 +12,13 @@ pytest.importorskip("flwr", reason="needs the extra flower")
 
 import uvicorn
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
 from flwr.proto.node_pb2 import Node
+from flwr.proto.recorddict_pb2 import BytesList
 from flwr.supercore.constant import NOOP_FEDERATION_ID, TaskType
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -31,7 +36,7 @@ from flwr.supernode import fleet_http_connection
 from flwr.supernode import main as supernode_main
 from flwr.supernode.nodestate import NodeStateFactory
 
-from fedkin.flower.internals import bundles, node_bundles, runtime, serverapp
+from fedkin.flower.internals import bundles, handed_out, node_bundles, runtime, serverapp
 from fedkin.flower.internals.bundles import COLLECT, DELIVER, DISPATCH, FETCH, Bundles, object_ids
 from fedkin.flower.internals.bundling_clients import bundling_fleet_client
 from fedkin.flower.internals.node_bundles import TAKE, Mailbox, NodeBundles
@@ -314,6 +319,65 @@ def test_a_client_that_has_gone_while_it_waited_takes_no_message_along(link):
     time.sleep(0.2)
     link.grid().push_messages([question(node, number=7)])
     assert node.receive() is not None
+
+
+@contextmanager
+def deaf(link):
+    """Connect a node, and return a way to fetch whose answers do not reach it: what was on the way."""
+    keys = generate_key_pairs()
+    node = link.node(keys=keys)
+    client = fleet_http_connection.FleetHttpClient.from_server_address(
+        link.address,
+        True,
+        None,
+        interceptors=[fleet_http_connection.NodeAuthHttpInterceptor(*keys)],
+    )
+
+    def fetch():
+        request = PullMessagesRequest(node=Node(node_id=node.node_id))
+        found = client._unary_unary(
+            path=FETCH, rpc_method="", request=request, response_type=BytesList
+        )
+        response = PullMessagesResponse.FromString(found.vals[0])
+        return [tree.object_id for tree in response.message_object_trees]
+
+    try:
+        yield node, fetch
+    finally:
+        client._client.close()
+
+
+def test_a_message_that_was_lost_on_its_way_is_handed_out_again(link, monkeypatch):
+    monkeypatch.setattr(bundles, "NODE_SECONDS", 0.2)
+    with deaf(link) as (node, fetch):
+        link.grid().push_messages([question(node, number=7), question(node, number=8)])
+        (first,) = fetch()
+        assert fetch() == [first]  # the second message waits for its turn
+        assert node.receive()[0].metadata.message_id == first
+        assert node.receive()[0].metadata.message_id != first
+        assert node.receive() is None  # both have arrived
+        assert fetch() == []
+
+
+def test_a_message_is_not_handed_out_again_when_nobody_waits_for_the_answer(link, monkeypatch):
+    monkeypatch.setattr(bundles, "NODE_SECONDS", 0.2)
+    monkeypatch.setattr(handed_out, "KEPT_SECONDS", 0.5)
+    with deaf(link) as (node, fetch), deaf(link) as (_, fetch_as_another):
+        link.grid().push_messages([question(node, number=7)])
+        assert len(fetch()) == 1
+        assert fetch_as_another() == []
+        time.sleep(0.6)
+        assert fetch() == []
+
+
+def test_a_message_that_goes_in_parts_is_announced_once(link, monkeypatch):
+    """The node confirms it by itself when it has all parts, as with Flower."""
+    monkeypatch.setattr(bundles, "NODE_SECONDS", 0.2)
+    monkeypatch.setattr(bundles, "LARGEST_BUNDLE", 10)
+    with deaf(link) as (node, fetch):
+        link.grid().push_messages([question(node, number=7)])
+        assert len(fetch()) == 1
+        assert fetch() == []
 
 
 def post(link, path, content, headers=()):

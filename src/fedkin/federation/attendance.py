@@ -40,7 +40,8 @@ from fedkin.federation.owners import (
     leaders,
     likeness_of,
 )
-from fedkin.federation.secure.exchange import Norms, SecureExchange
+from fedkin.federation.secure.book import SumBook
+from fedkin.federation.secure.exchange import SecureExchange
 from fedkin.federation.secure.orders import FEWEST_SUMMED
 from fedkin.federation.series import SeriesBook
 from fedkin.federation.task import Slot
@@ -103,7 +104,7 @@ class AttendedFederation(OwnedEngine):
         secure: bool = False,
     ) -> None:
         self.secure = secure
-        self._norms: Norms = {}
+        self.book = SumBook()
         self.objective = objective
         self.names = tuple(names)
         self.batches = batches
@@ -238,6 +239,7 @@ class AttendedFederation(OwnedEngine):
 
     def begin_step(self, step: int) -> None:
         """Let the nodes that have come back rejoin."""
+        self.book.begin_step(step)
         self.welcome_back()
 
     def welcome_back(self, wanted: Sequence[int] | None = None) -> None:
@@ -301,9 +303,7 @@ class AttendedFederation(OwnedEngine):
         try:
             if self.secure and owner.part == TRAINING:
                 names = np.array(self.names)[owner.nodes]
-                return SecureExchange(
-                    ask, lambda: self.present_for(owner), size, names, self._norms
-                )
+                return SecureExchange(ask, lambda: self.present_for(owner), size, names, self.book)
             return AttendedExchange(ask, lambda: self.present_for(owner), size)
         except FedkinError as error:
             return error

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedkin.data.batches import NodeData
 from fedkin.errors import DivergedError, FedkinError, InputError
-from fedkin.events import OnEvent, RunFinished, RunStarted, StepDone, Warned, plain
+from fedkin.events import OnEvent, RunFinished, RunStarted, Warned, plain
+from fedkin.federation.attendance import AttendedFederation
 from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
@@ -31,7 +32,7 @@ from fedkin.training.checkpoint import (
 )
 from fedkin.training.keys import building_key, initial_model_key, judging_key, training_key
 from fedkin.training.leave_out import claims_of, judge
-from fedkin.training.runner import Budget, RunState, begin, run
+from fedkin.training.runner import Budget, RunState, begin, run, step_event
 from fedkin.types import LearningTask, Points
 
 Engine = Callable[[Objective], Federation]
@@ -193,6 +194,9 @@ class Problem:
         self.federation.ask_all = method.asks_all if ask_all is None else ask_all
         keep = keep or method.default_keep(self.objective)
         choices = {"keep": keep, "ask_all": self.federation.ask_all}
+        attended = self.federation if isinstance(self.federation, AttendedFederation) else None
+        if attended is not None and checkpoint is not None:
+            attended.book.keep(checkpoint.with_suffix(".sums.json"))
         leave_one_out = leave_one_out and method.weighs_nodes
         if leave_one_out:
             choices["leave_one_out"] = True
@@ -210,6 +214,8 @@ class Problem:
             trained = self._run_judged(plan)
         else:
             trained = self._finish(plan, self._begin(plan, self.federation))
+        if attended is not None:
+            attended.book.forget()
         assert trained.state.stopped is not None
         plan.report(RunFinished(run=run_name, stopped=trained.state.stopped))
         return trained
@@ -264,7 +270,7 @@ class Problem:
                 save_checkpoint(
                     plan.checkpoint, state, attempt.federation, self.center, attempt.depends_on
                 )
-            plan.report(_step_event(state, plan.name, attempt.federation))
+            plan.report(step_event(state, plan.name, attempt.federation))
             for warning in state.history[-1].warnings:
                 plan.report(Warned(run=plan.name, message=warning))
             if plan.after_step is not None:
@@ -430,21 +436,3 @@ def _limited(budget: Budget, method: Method, objective: Objective) -> Budget:
     """Give a run that nothing limits the method's own limit."""
     limits = (budget.steps, budget.synchronizations, budget.points)
     return Budget(method.steps_for(objective)) if limits == (None, None, None) else budget
-
-
-def _step_event(state: RunState, run_name: str, federation: Federation) -> StepDone:
-    last = state.history[-1]
-    weights = None if last.node_weights is None else tuple(last.node_weights.tolist())
-    return StepDone(
-        run=run_name,
-        step=last.step,
-        synchronizations=last.cost.synchronizations,
-        seconds=last.seconds,
-        bytes_up=last.cost.bytes_up,
-        bytes_down=last.cost.bytes_down,
-        validation_loss=last.validation.loss,
-        validation_accuracy=last.validation.accuracy,
-        test_accuracy=None if last.test is None else last.test.accuracy,
-        weights=weights,
-        absent=tuple(np.array(federation.names)[~federation.present].tolist()),
-    )

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fedkin.errors import FedkinError
+from fedkin.events import StepDone
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center, Score
 from fedkin.methods.base import Algorithm, Info, Keep
@@ -196,3 +197,22 @@ def _quality(evaluation: Evaluation) -> tuple[bool, float, float]:
     if not math.isfinite(score.loss):
         return (False, 0.0, 0.0)
     return (True, score.accuracy or 0.0, -score.loss)
+
+
+def step_event(state: RunState, run_name: str, federation: Federation) -> StepDone:
+    """Return what a run reports after a step."""
+    last = state.history[-1]
+    weights = None if last.node_weights is None else tuple(last.node_weights.tolist())
+    return StepDone(
+        run=run_name,
+        step=last.step,
+        synchronizations=last.cost.synchronizations,
+        seconds=last.seconds,
+        bytes_up=last.cost.bytes_up,
+        bytes_down=last.cost.bytes_down,
+        validation_loss=last.validation.loss,
+        validation_accuracy=last.validation.accuracy,
+        test_accuracy=None if last.test is None else last.test.accuracy,
+        weights=weights,
+        absent=tuple(np.array(federation.names)[~federation.present].tolist()),
+    )

@@ -23,6 +23,7 @@ from fedkin.federation.attended_exchange import (
 )
 from fedkin.federation.base import Reply, Request, WeightedSum
 from fedkin.federation.owners import Ask
+from fedkin.federation.secure.book import SumBook
 from fedkin.federation.secure.checks import adds_up
 from fedkin.federation.secure.orders import (
     FEWEST_SUMMED,
@@ -37,10 +38,6 @@ from fedkin.federation.secure.orders import (
 )
 from fedkin.federation.secure.refusals import refuse_revealed, too_few_in_sum
 from fedkin.types import Array
-
-Norms = dict[tuple[int, str], dict[str, float]]
-"""The largest weighted norms of the last time, by the owner's trail and the request."""
-
 
 MOST_NOISE = 2
 """How often the words of all nodes may not add up before an owner gives up."""
@@ -67,7 +64,7 @@ class SecureExchange(AttendedExchange):
         present: Returns which of its nodes take part.
         size: The number d of the model's parameters.
         names: The names of the owner's nodes.
-        norms: The largest weighted norms of the last time; they are updated.
+        book: The record of the run's sums.
     """
 
     def __init__(
@@ -76,12 +73,13 @@ class SecureExchange(AttendedExchange):
         present: Callable[[], np.ndarray],
         size: int,
         names: np.ndarray,
-        norms: Norms,
+        book: SumBook,
     ) -> None:
         for request in ask.requests.values():
             refuse_revealed(request)
         super().__init__(ask, present, size)
-        self._names, self._norms = names, norms
+        self._names, self._book = names, book
+        self._number = book.next_exchange()
         self._left_out: set[int] = set()
         self._asked_sums: dict[str, _Asked] = {}
         self._sums: dict[str, dict[str, Array]] = {}
@@ -183,9 +181,12 @@ class SecureExchange(AttendedExchange):
         weights = np.atleast_2d(np.asarray(request.weights, np.float64))
         if not np.isfinite(weights).all():
             raise DivergedError("training diverged: the weights are not finite")
-        members = self._here(request)
+        here = self._here(request)
+        members = here & ~self._book.missing(self._number, name, here.shape)
         self._check_members(weights, members)
-        seen = self._norms.setdefault((self.ask.owner.trail.number, name), {})
+        wanted = request.asked(self._nodes, ask_all=self.ask.owner.ask_all)
+        self._book.note(self._number, name, wanted & ~members)
+        seen = self._book.norms.setdefault((self.ask.owner.trail.number, name), {})
         largest = float(np.abs(weights).max())
         exponents = choose_exponents(request.task, seen, len(weights[0]), largest)
         orders = write_orders(weights, members, exponents, self.ask.owner.nodes)
@@ -242,7 +243,7 @@ class SecureExchange(AttendedExchange):
         missing |= too_long & self._too_long.setdefault(name, set())
         self._too_long[name] |= too_long
         if believed := {node: own for node, own in sent.items() if node not in missing}:
-            seen = self._norms[self.ask.owner.trail.number, name]
+            seen = self._book.norms[self.ask.owner.trail.number, name]
             seen.update(weighted_norms(task, asked.orders, believed))
         if not missing and not too_long:
             found = self._add_up(asked, sent)

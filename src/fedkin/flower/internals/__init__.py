@@ -11,6 +11,6 @@ Flower may move any of this in a release. `pyproject.toml` pins the version, and
 `tests/flower/test_internals.py` lists every name that is used here and says which one has moved.
 
 `superlink.py`, `serverapp.py` and `supernode.py` are programs, run by their path (`launch.py`). They import
-nothing of fedkin but the bundles: they do not compute, and what guards a port is one file that can be read
-alone.
+nothing of fedkin but the bundles and what these need: they do not compute, and what guards a port is one file
+that can be read alone.
 """

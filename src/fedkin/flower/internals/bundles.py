@@ -10,7 +10,7 @@ path as what Flower expects there, so it is Flower that decides who may ask, and
 added or stored. A client that does not know these paths uses Flower's own, as before. `bundling_clients.py`
 has Flower's clients with these paths.
 
-This file is imported by programs that do not compute, and imports nothing of fedkin.
+This file is imported by programs that do not compute, and imports nothing of fedkin but `handed_out.py`.
 """
 
 import asyncio
@@ -55,6 +55,8 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 
+from fedkin.flower.internals.handed_out import HandedOut
+
 FETCH, DELIVER = "/v1/fleet/fetch", "/v1/fleet/deliver"
 """Where a node waits for a message and gets it whole, and where it sends its answer."""
 COLLECT, DISPATCH = "/v1/runtime/collect", "/v1/runtime/dispatch"
@@ -67,9 +69,8 @@ FLOWERS_OWN = {
 }
 
 NODE_SECONDS, CENTER_SECONDS = 5.0, 1.0
-"""The longest that a request is kept waiting. A message for a node whose connection has broken unnoticed
-may be lost, so this is short. Flower itself answers for a node that is gone, which the center notices when
-it asks."""
+"""The longest that a request is kept waiting. Flower itself answers for a node that is gone, which the
+center notices when it asks."""
 LARGEST_BUNDLE = 64_000_000
 """Messages are handed out together up to this many bytes, which both sides hold in memory at once. The
 objects of a larger message are fetched one by one."""
@@ -254,6 +255,7 @@ class Bundles:
         self._application = application
         self._state = state
         self._nodes, self._runs = Waiting(), Waiting()
+        self._handed_out = HandedOut()
         self._whole = asyncio.Lock()
         """Held while a message is stored or taken, so that none is taken before all its objects are there."""
         self._ways = {
@@ -274,12 +276,15 @@ class Bundles:
             return await ask(self._application, scope, FLOWERS_OWN[FETCH], body)
         node: int = request.node.node_id
 
-        def contents(answered: bytes) -> list[bytes] | None:
+        def contents(answered: bytes) -> bytes | None:
             response = PullMessagesResponse.FromString(answered)
-            if not response.messages_list:
-                return None
-            run = response.messages_list[0].metadata.run_id
-            return self._take_for_node(node, run, response.message_object_trees[0])
+            self._handed_out.arrived(node, request.message_ids)
+            if response.messages_list:
+                (message,), (tree,) = response.messages_list, response.message_object_trees
+                taken = self._take_for_node(node, message.metadata.run_id, tree)
+                arriving = tree.object_id if taken else None
+                self._handed_out.add(node, bundle([answered, *taken]), arriving)
+            return self._handed_out.next(node)
 
         with self._nodes.registered(node) as news:
             return await self._wait(scope, body, receive, FETCH, NODE_SECONDS, news, contents)
@@ -287,7 +292,7 @@ class Bundles:
     async def _collect(self, scope: Scope, body: bytes, receive: Receive) -> Answer | None:
         """Answer a run's program that waits for answers of nodes."""
 
-        def contents(answered: bytes) -> list[bytes] | None:
+        def contents(answered: bytes) -> bytes | None:
             response = PullAppMessagesResponse.FromString(answered)
             taken: list[bytes] = []
             state, left = self._state(), LARGEST_BUNDLE
@@ -300,7 +305,7 @@ class Bundles:
                     taken += own
                     left -= sum(map(len, own))
                     state.object_store.delete(tree.object_id)
-            return taken if response.messages_list else None
+            return bundle([answered, *taken]) if response.messages_list else None
 
         with self._runs.registered(0) as news:
             return await self._wait(scope, body, receive, COLLECT, CENTER_SECONDS, news, contents)
@@ -313,9 +318,9 @@ class Bundles:
         path: str,
         seconds: float,
         news: asyncio.Event,
-        contents: Callable[[bytes], list[bytes] | None],
+        contents: Callable[[bytes], bytes | None],
     ) -> Answer | None:
-        """Ask Flower for a message, and again whenever there is news; return it with its objects."""
+        """Ask Flower for a message, and again on news; `contents` makes the answer, or None to wait."""
         deadline = time.monotonic() + seconds
         while True:
             news.clear()
@@ -323,10 +328,10 @@ class Bundles:
                 answer = await ask(self._application, scope, FLOWERS_OWN[path], body)
                 if answer.status != 200:
                     return answer
-                taken = await asyncio.to_thread(contents, answer.body)
+                whole = await asyncio.to_thread(contents, answer.body)
             left = deadline - time.monotonic()
-            if taken is not None or left <= 0:
-                answer.body = bundle([answer.body, *(taken or ())])
+            if whole is not None or left <= 0:
+                answer.body = whole or bundle([answer.body])
                 return answer
             if not await wait_for(news, receive, left):
                 return None

@@ -46,6 +46,8 @@ class _Arrived:
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}
         self._confirmed: set[str] = set()
+        self.newest: list[str] = []
+        """The messages that have arrived whole with the last answer."""
 
     def add(self, trees: Sequence[ObjectTree], contents: Iterable[bytes]) -> None:
         """Keep objects; a message whose objects are all there has been confirmed."""
@@ -53,6 +55,7 @@ class _Arrived:
         self._confirmed = {
             tree.object_id for tree in trees if set(object_ids([tree])) <= set(self._contents)
         }
+        self.newest = list(self._confirmed)
 
     def pull(self, request: PullObjectRequest) -> PullObjectResponse | None:
         """Return an object as Flower would; None if it has not come."""
@@ -134,11 +137,13 @@ def bundling_fleet_client(
             self._arrived = _Arrived()
 
         def PullMessages(self, request: PullMessagesRequest) -> PullMessagesResponse:  # noqa: N802
+            # So the SuperLink knows that these have arrived, and hands out others again (`handed_out.py`).
+            arrived = PullMessagesRequest(node=request.node, message_ids=self._arrived.newest)
             try:
                 found = self._unary_unary(
                     path=FETCH,
                     rpc_method="/flwr.proto.Fleet/PullMessages",
-                    request=request,
+                    request=arrived,
                     response_type=BytesList,
                 )
             except httpx.HTTPStatusError as error:

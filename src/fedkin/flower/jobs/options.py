@@ -46,7 +46,8 @@ def refuse_secure_owners(options: FederationOptions, nodes: int, path: Path) -> 
     if options.secure_sums(nodes):
         raise InputError(
             f"{path}: several owners ask about the same models with weights of their own, and secure sums "
-            "would not hide single nodes' vectors from that: choose plain sums (--plain-sums)"
+            "would not hide single nodes' vectors from that: choose plain sums (--plain-sums here, and "
+            "plain-sums = true in the settings of every node), which show the center every node's vectors"
         )
 
 
