@@ -165,7 +165,9 @@ def _partners(advice: Advice) -> str:
 
 def _next_step(advice: Advice) -> str:
     if advice.verdict == "join":
-        return "Use the model next to this page: it has learned from your cases and from the others."
+        return (
+            "Use the model next to this page: it has learned from your cases and from the others."
+        )
     if advice.verdict == "alone":
         return "Use the model next to this page."
     return (
