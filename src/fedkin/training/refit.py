@@ -74,7 +74,7 @@ def refit(
             f"{MOST_PARAMETERS} parameters: leave it out"
         )
     basis = curvature_basis(center.objective)
-    sent = np.asarray(weights, jnp.result_type(float))
+    sent = jnp.asarray(weights, jnp.result_type(float))
     point, before, loss_before = theta, theta, np.inf
     cost, halvings = Cost(), 0
     for step in range(MOST_STEPS):
@@ -83,7 +83,7 @@ def refit(
             hessian=WeightedSum(
                 HESSIAN_PRODUCT,
                 {"vector": jnp.asarray(basis, sent.dtype)},
-                weights=np.tile(sent, (len(basis), 1)),
+                weights=jnp.tile(sent, (len(basis), 1)),
             ),
             gradient=WeightedSum(GRADIENT, {"theta": point}, weights=sent, begin=True),
         )
