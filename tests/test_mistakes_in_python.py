@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 
 import fedkin
@@ -119,6 +120,9 @@ WITH_A_RESULT = {
         lambda result: result.save("/no/x"),
         "choose another directory",
     ),
+    "a directory for a result": (lambda result: result.save("."), "name a file in it"),
+    "a number for axes": (lambda result: result.plot_weights(3), "such as plt.gca(), or None"),
+    "a figure for axes": (lambda result: result.plot_history(Figure()), "not Figure"),
     "a module of a linear model": (lambda result: result.module(), "use predict, or params"),
     "a score that is none": (
         lambda result: fedkin.contributions(result, NODES, OWN, score="auc"),

@@ -94,6 +94,9 @@ def test_a_page_opened_as_a_file_is_dark_where_wanted_and_can_be_searched(site):
         browser.open(start.as_uri(), dark=True)
         scheme = "document.body.dataset.mdColorScheme"
         assert wait_for(browser, f"{scheme} == 'slate' && {scheme}") == "slate"
+        # A page does not keep what it found first.
+        browser.open(start.as_uri(), dark=False)
+        assert wait_for(browser, f"{scheme} == 'default' && {scheme}") == "default"
         browser.run(SEARCH)
         found = "document.querySelectorAll('.md-search-result__item').length"
         assert wait_for(browser, found) > 0

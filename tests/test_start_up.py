@@ -37,6 +37,11 @@ def test_help_loads_no_library():
     assert loaded_by(program) == "[]"
 
 
+def test_a_fit_loads_only_the_libraries_that_it_needs():
+    program = "import fedkin.cli.fit, fedkin.cli.report_summary, fedkin.report.html"
+    assert loaded_by(program) == "['jax', 'pandas']"
+
+
 def test_the_names_for_type_checkers_are_those_that_are_loaded():
     checked = {
         alias.name: statement.module

@@ -96,6 +96,13 @@ def keep_compiled_code_like_parent() -> None:
         keep_compiled_code(Path(directory))
 
 
+def kept_code() -> Path | None:
+    """Return the directory where this process may keep code of any kind, or None."""
+    if _directory is None or open_to_others(_directory.path) is not None:
+        return None
+    return _directory.path
+
+
 def _sources() -> str:
     """Return a digest of fedkin's sources, or an empty text if there are none."""
     package = Path(__file__).parent

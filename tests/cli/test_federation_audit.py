@@ -71,10 +71,17 @@ def test_its_filters_go_together(audit, trial, options, requests, shown):
 
 
 def test_mistakes_end_with_a_sentence(audit, trial, tmp_path):
+    (tmp_path / "a.csv").write_text("age,sick\n")
     for arguments, words in (
+        ([], "Missing argument 'DIR'"),
         ([tmp_path / "nowhere"], "there is no directory"),
+        ([tmp_path / "a.csv"], "there is no directory"),
         ([tmp_path], "has no audit log"),
         ([trial, "--only", "zuerich"], "did you mean"),
+        ([trial, "--outcome", "refuse"], "is not one of 'answered', 'refused', 'ended'"),
+        ([trial, "--lines", "0"], "0 must be at least 1"),
+        ([trial, "--lines", "many"], "'many' is not a whole number"),
+        ([trial, "--refused"], "No such option"),
     ):
         code, out, err = audit(*arguments)
         assert (code, out) == (2, "")

@@ -19,7 +19,8 @@ FLOWER = "federation node --superlink localhost:8000 --table a.csv --label sick"
 def files(tmp_path):
     written = {
         **dict.fromkeys(["a.csv", "b.csv", "c.csv", "own.csv"], GOOD),
-        "semicolons.csv": GOOD.replace(",", ";"),
+        "mixed.csv": GOOD.replace(",", ";").replace("sex;", "sex|"),
+        "commas.csv": GOOD.replace(",", ";").replace("\n5", "\n5,"),
         "empty.csv": "",
         "head.csv": GOOD[: GOOD.index("\n") + 1],
         "short.csv": "age,sex,stage,sick\n50,f,1\n",
@@ -34,6 +35,7 @@ def files(tmp_path):
         "method.toml": 'dataset = "digits"\nmethod = "fedvag"\n',
         "steps.toml": 'dataset = "digits"\nmethod = "fedavg"\nsteps = -1\n',
         "none.toml": 'method = "fedavg"\n',
+        "good.toml": 'dataset = "digits"\nmethod = "fedavg"\nmodel = "logistic"\nsteps = 1\n',
     }
     (tmp_path / "mine").mkdir()
     for name, content in written.items():
@@ -55,7 +57,8 @@ FILES = {
     with_node("head.csv"): "no rows: add rows, or leave it out",
     with_node("short.csv"): "line 2 has 3 cells, but there are 4 columns; fill the line up",
     with_node("numbers.csv"): "name the columns (--columns a,b,c)",
-    with_node("semicolons.csv"): "separated by ';', not ','; say so (--separator)",
+    with_node("mixed.csv"): "separated by ';', not ','; say so (--separator)",
+    with_node("commas.csv"): "has numbers with a comma, such as '5,0': write 3.5, not 3,5",
     with_node("unlabeled.csv"): "fill it in, name another label, or leave the table out",
     with_node("twice.csv"): "two columns called 'age'; rename one",
     with_node("index.csv"): "save with index=False",
@@ -125,6 +128,13 @@ OTHERS = {
     "run steps.toml --out o": "steps: must be greater than 0",
     "run none.toml --out o": "dataset: is missing: add it",
     "run method.toml": "Missing option '--out': the directory for the results",
+    "run good.toml --out o --cluster here": "neither local nor an address such as ray://HOST:10001",
+    "run good.toml --out o --cluster ray://head": "neither local nor an address such as",
+    "run good.toml --out o --cluster http://head:10001": "neither local nor an address such as",
+    "run good.toml --out o --cluster ray://head:port": "neither local nor an address such as",
+    "run good.toml --out o --cluster": "Option '--cluster' requires an argument",
+    "run good.toml --out o --cluter local": "Did you mean one of: '--cluster'",
+    "run good.toml --out o --cluster local --jobs 0": "0 must be at least 1",
     "reproduce --out o": "Missing option '--dataset': a data set; may be repeated",
     "reproduce --dataset mnst --out o": "did you mean mnist?",
     "reproduce --dataset digits --setting 5 --out o": "5 must be from 1 to 4",
@@ -178,6 +188,13 @@ def test_one_line_that_says_what_to_do(refused, files, line, monkeypatch):
     monkeypatch.delenv("FEDKIN_DATA", raising=False)
     said = refused(*shlex.split(line))
     assert (FILES | FITS | OTHERS)[line] in said
+
+
+def test_a_cluster_that_nobody_answers_for(refused, files):
+    pytest.importorskip("ray", reason="needs the extra cluster")
+    line = refused("run", "good.toml", "--out", "o", "--cluster", "ray://127.0.0.1:1")
+    assert "nobody answers at ray://127.0.0.1:1" in line
+    assert "start the cluster with ray start --head" in line
 
 
 @pytest.mark.parametrize("line", FEDERATIONS)

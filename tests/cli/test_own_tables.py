@@ -51,6 +51,29 @@ def test_columns_that_a_node_lacks_count_as_missing(command, refused, write, ask
     assert "'age' is missing on node 'b'" in refused(*asked, "--strict")
 
 
+def test_one_table_with_semicolons_is_read_like_the_others(command, write, tmp_path):
+    write()
+    assert command(*FIT).status == 0
+    expected = json.loads((tmp_path / "out/weights.json").read_text())
+    table(1).to_csv(tmp_path / "b.csv", index=False, sep=";")
+    assert command(*FIT).status == 0
+    assert json.loads((tmp_path / "out/weights.json").read_text()) == expected
+
+
+def test_numbers_with_commas_are_no_categories(refused, command, write):
+    """Silently, they would be one category for each number."""
+
+    def with_commas(each):
+        return each.assign(stage=(each["age"] // 10).map("{:.1f}".format).str.replace(".", ","))
+
+    changes = dict.fromkeys(("a", "b", "c", "own"), with_commas)
+    write(**changes)
+    line = refused(*FIT)
+    assert "node 'a': column 'stage' has numbers with a comma, such as" in line
+    assert "write 3.5, not 3,5" in line
+    assert command(*FIT, "--categorical", "stage").status == 0
+
+
 @pytest.mark.parametrize("asked", [FIT, MAP, ADVISE], ids=["fit", "map", "advise"])
 def test_columns_that_only_one_node_has_are_not_used(command, write, asked):
     write(a=lambda each: each.assign(ward=["north", "south"] * 20))

@@ -71,6 +71,25 @@ def test_separator_drop_only_and_missing_codes(tmp_path):
     np.testing.assert_array_equal(table.columns["age"], [0, 44])
 
 
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+@pytest.mark.parametrize("mark", ["", "\ufeff", "\n \n"])
+def test_the_header_line_tells_the_separator(tmp_path, separator, mark):
+    content = "chol,age\n230,44\n0,51\n".replace(",", separator)
+    table = read(tmp_path, mark + content)
+    np.testing.assert_array_equal(table.columns["chol"], [230, 0])
+    np.testing.assert_array_equal(table.columns["age"], [44, 51])
+    # One table of several may be written in another way than was said of all.
+    with_commas = read(tmp_path, mark + content.replace(separator, ","), separator=separator)
+    np.testing.assert_array_equal(with_commas.columns["age"], [44, 51])
+
+
+def test_only_a_header_line_tells_the_separator(tmp_path):
+    """In a row of numbers, commas may be those of decimals."""
+    columns = read(tmp_path, "1,5\n2,5\n", separator=";", header=False).columns
+    assert list(columns) == ["column1"]
+    assert list(read(tmp_path, "1;5\n2;5\n", names=("a",)).columns["a"]) == ["1;5", "2;5"]
+
+
 def test_missing_codes_in_a_column_of_texts(tmp_path):
     table = read(tmp_path, "sex,y\nf,1\n9.0,2\n").with_missing_codes({"sex": 9.0, "y": -9.0})
     assert list(table.columns["sex"]) == ["f", None]
@@ -117,7 +136,7 @@ BAD_FILES = {
     "no rows in parquet": ("a.parquet", parquet_bytes(a=pa.array([], pa.int8())), "no rows"),
     "short row": ("a.csv", b"a,b\n1,2\n3\n", "line 3 has 1 cells, but there are 2 columns"),
     "long row": ("a.csv", b"a,b\n1,2\n3,4,5\n", "line 3 has 3 cells.*quotation marks"),
-    "wrong separator": ("a.csv", b"a;b\n1;2\n", r"separated by ';'.*--separator"),
+    "two separators": ("a.csv", b"a;b|c\n1;2|3\n", r"separated by ';'.*--separator"),
     "no header": ("a.csv", b"63.0,1.0,?\n1,2,3\n", "first line has numbers.*--columns"),
     "unnamed column": ("a.csv", b",a\n0,1\n", "column 1 has no name.*index=False"),
     "same name twice": ("a.csv", b"a,b,a\n0,1,2\n", "two columns called 'a'"),

@@ -99,6 +99,21 @@ def test_other_models_are_refused_by_name(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (".", "is a directory; name a file in it"),
+        ("nowhere/model.onnx", "choose another directory"),
+        ("file/model.onnx", "choose another directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written(tmp_path, path, words):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(fedkin.InputError, match=words):
+        fitted("logistic").to_onnx(tmp_path / path)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
 def test_without_onnx_it_says_what_to_install(tmp_path, monkeypatch):
     result = fitted("logistic")
     monkeypatch.setitem(sys.modules, "onnx", None)

@@ -149,7 +149,7 @@ def _turns(batches: int, numbers: int) -> Array:
     most = max(1, NUMBERS_AT_ONCE // numbers)
     turns = -(-batches // most)
     at_once = -(-batches // turns)
-    return jnp.arange(turns * at_once, dtype=jnp.int32).reshape(turns, at_once)
+    return jnp.asarray(np.arange(turns * at_once, dtype=np.int32).reshape(turns, at_once))
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

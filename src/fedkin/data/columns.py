@@ -123,6 +123,27 @@ def mostly_numbers(column: Column) -> bool:
     return sum(number(cell) is not None for cell in present) > len(present) / 2
 
 
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+
+
+def decimal_comma(column: Column) -> str | None:
+    """Return a cell of a text column with a comma in a number, if all cells are numbers otherwise.
+
+    >>> decimal_comma(text_column(["24,1", "32", None]))
+    '24,1'
+    >>> decimal_comma(text_column(["24,1", "high"])) is None
+    True
+    """
+    found = None
+    for cell in column:
+        if not isinstance(cell, str) or number(cell) is not None:
+            continue
+        if DECIMAL_COMMA.fullmatch(cell) is None:
+            return None
+        found = found or cell
+    return found
+
+
 def categories_in_order(categories: set[str]) -> list[str]:
     """Sort categories: numbers by size, then texts."""
 

@@ -14,6 +14,7 @@ from fedkin.data.columns import (
     Column,
     as_text,
     categories_in_order,
+    decimal_comma,
     first_text,
     is_date,
     is_numeric,
@@ -136,6 +137,11 @@ def _summarize_column(
     values = table.columns[name]
     if is_numeric(values) and not categorical:
         return _summarize_numbers(values)
+    if not categorical and (written := decimal_comma(values)) is not None:
+        raise InputError(
+            f"{table.owner}: column '{shorten(name)}' has numbers with a comma, such as '{shorten(written)}'"
+            f": write 3.5, not 3,5 (or, if they are codes, --categorical {shorten(name)})"
+        )
     categories = categories_of(values)
     if len(categories) > MOST_CATEGORIES:
         slip = None if categorical or not mostly_numbers(values) else first_text(values)
@@ -148,7 +154,7 @@ def _summarize_column(
         raise _LeaveOutError(
             f"{table.owner}: column '{shorten(name)}' has {len(categories)} different texts, more than "
             f"the {MOST_CATEGORIES} categories allowed; if it identifies people, leave it out "
-            f"(--drop {shorten(name)}); if it contains numbers, write 3.5, not 3,5"
+            f"(--drop {shorten(name)})"
         )
     _refuse_identifying(name, parts)
     example = first_text(values)
@@ -206,7 +212,7 @@ def _summarize_label(table: Table, label: str, task: LearningTask) -> ColumnSumm
             row = first_text(values) or 0
             raise InputError(
                 f"{table.owner}: the label '{shorten(label)}' is '{shorten(values[row])}' in "
-                f"{table.where(row)}; regression needs numbers"
+                f"{table.where(row)}; regression needs numbers (3.5, not 3,5)"
             )
         return _summarize_numbers(values)
     classes = categories_of(values)

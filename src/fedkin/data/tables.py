@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,8 @@ from fedkin.errors import InputError
 from fedkin.messages import check_printable, did_you_mean, listing, shorten
 
 PARQUET_MAGIC = b"PAR1"
+SEPARATORS = ";\t|,"
+"""What usually separates the cells of a CSV file."""
 LARGEST = 1e100
 """Larger numbers cannot be squared and summed, and are no measurements."""
 
@@ -92,6 +95,7 @@ class TableFormat:
     """The format of the files, which is the same for all tables of a federation."""
 
     separator: str = ","
+    """What separates cells; a file whose header line has another one of the usual ones is read with that."""
     header: bool = True
     """Whether CSV files begin with the columns' names; if not, columns are numbered."""
     names: tuple[str, ...] | None = None
@@ -181,6 +185,8 @@ def _read_bytes(path: Path, owner: str) -> bytes:
 def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
     _check_text(content, owner)
     file = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    separator = separator_in(file, table_format)
+    table_format = replace(table_format, separator=separator)
     reader = csv.reader(file, delimiter=table_format.separator, strict=True)
     lines = array("q")
     packed = _PackedRecords()
@@ -217,6 +223,23 @@ def _parse_csv(content: bytes, owner: str, table_format: TableFormat) -> Table:
     table = Table(owner, columns, np.array(lines, dtype=np.int64), "line", dropped)
     _refuse_huge(table)
     return table
+
+
+def separator_in(file: TextIO, table_format: TableFormat) -> str:
+    """Return what separates the cells of a CSV file, which is left at its beginning.
+
+    Spreadsheets write semicolons in countries with decimal commas, so one table of many may have them.
+
+    >>> separator_in(io.StringIO("age;sex\\n51;f\\n"), TableFormat())
+    ';'
+    """
+    line = next((line for line in file if line.strip()), "")
+    file.seek(0)
+    with_header = table_format.header and table_format.names is None
+    if not with_header or table_format.separator in line:
+        return table_format.separator
+    found = [each for each in SEPARATORS if each in line]
+    return found[0] if len(found) == 1 else table_format.separator
 
 
 class _PackedRecords:
@@ -298,7 +321,7 @@ def _column_names(first: Sequence[str], owner: str, table_format: TableFormat) -
             "if the file has no header line, name the columns (--columns a,b,c)"
         )
     if len(first) == 1:
-        for other in ";\t|,":
+        for other in SEPARATORS:
             if other != table_format.separator and other in first[0]:
                 raise InputError(
                     f"{owner} seems to be separated by {other!r}, not {table_format.separator!r}; "
@@ -323,7 +346,7 @@ def _check_names(names: Sequence[str], owner: str) -> None:
 
 def _separator_hint(record: Sequence[str], names: Sequence[str], table_format: TableFormat) -> str:
     joined = table_format.separator.join(record)
-    for other in ";\t|,":
+    for other in SEPARATORS:
         if other != table_format.separator and joined.count(other) == len(names) - 1 > 0:
             return f"; it seems to be separated by {other!r}: say so (--separator)"
     if len(record) > len(names):

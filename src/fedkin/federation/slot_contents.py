@@ -47,7 +47,7 @@ class SlotContents:
         """Return what items hold before their first use, stacked."""
         if size not in self._empty_shares:
             self._empty_shares[size] = jax.tree.map(
-                lambda leaf: jnp.tile(leaf, (size, *[1] * jnp.ndim(leaf))), self._empty
+                lambda leaf: np.tile(leaf, (size, *[1] * np.ndim(leaf))), self._empty
             )
         return self._empty_shares[size]
 

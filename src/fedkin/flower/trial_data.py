@@ -16,7 +16,7 @@ from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import load_images
 from fedkin.data.table_federation import federate_owners, federate_request
 from fedkin.data.table_request import TableRequest, gather, gather_owners, parse_nodes
-from fedkin.data.tables import Table, TableFormat, is_parquet
+from fedkin.data.tables import Table, TableFormat, is_parquet, separator_in
 from fedkin.errors import InputError
 from fedkin.flower.certificates import make_private_directory
 from fedkin.flower.jobs.options import OWN
@@ -171,12 +171,14 @@ def write_rows(source: Path, table: Table, path: Path, table_format: TableFormat
         pq.write_table(pq.read_table(source).take(table.positions - 1), path)
         return
     text = source.read_bytes().decode("utf-8-sig")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=table_format.separator)
+    lines = io.StringIO(text, newline="")
+    separator = separator_in(lines, table_format)
+    reader = csv.reader(lines, delimiter=separator)
     wanted = set(np.asarray(table.positions).tolist())
     with_header = table_format.header and table_format.names is None
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, delimiter=table_format.separator)
+            writer = csv.writer(file, delimiter=separator)
             for record in reader:
                 if not record:
                     continue

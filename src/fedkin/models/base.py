@@ -8,7 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.scipy.special import logsumexp
 
 from fedkin.errors import InputError
@@ -107,6 +106,8 @@ def as_float(inputs: Array) -> Array:
 
 def squared_norm(params: Params) -> Array:
     """Return ‖θ‖² over all parameters."""
+    import optax  # only where something is traced: code that was kept is not
+
     return optax.tree.norm(params, squared=True)
 
 

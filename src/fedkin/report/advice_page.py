@@ -153,12 +153,12 @@ def _range(advice: Advice) -> str:
 
 def _partners(advice: Advice) -> str:
     if advice.verdict == "alone":
-        return "With nobody. The model to use was trained on your own cases only."
+        return "With nobody. The final model was trained on your own cases only."
     others = advice.named_shares
     if advice.verdict == "join":
-        return f"With {others}: so much does the model learn from each. The rest is from your own cases."
+        return f"With {others}. These are their shares in the model; the rest comes from your own cases."
     return (
-        f"That is not settled yet. The model to use until then mixes both: {advice.own_share:.0%} of it "
+        f"That is not settled yet. Until then, the final model mixes both: {advice.own_share:.0%} of it "
         f"comes from your own cases, the rest from {others}."
     )
 
@@ -166,12 +166,12 @@ def _partners(advice: Advice) -> str:
 def _next_step(advice: Advice) -> str:
     if advice.verdict == "join":
         return (
-            "Use the model that lies beside this page: it has learned from you and from the others."
+            "Use the model next to this page: it has learned from your cases and from the others."
         )
     if advice.verdict == "alone":
-        return "Use the model that lies beside this page."
+        return "Use the model next to this page."
     return (
-        "Collect more cases and ask again. Until then, use the model that lies beside this page. It mixes "
+        "Collect more cases and ask again. Until then, use the model next to this page. It mixes "
         "what your cases say with what the others say. In fedkin's tests that was on average as good as the "
         "better choice."
     )

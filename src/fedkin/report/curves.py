@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from fedkin.report.reading import Cell, Record, Run
 from fedkin.training.history import WEIGHT_PREFIX
@@ -87,6 +86,8 @@ def interval(values: np.ndarray) -> Band:
         return Band(mean, None, None, 1)
     if seeds == 2:
         return Band(mean, values.min(axis=0), values.max(axis=0), 2)
+    from scipy.special import stdtrit  # loaded only where there are several seeds
+
     half = stdtrit(seeds - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return Band(mean, mean - half, mean + half, seeds)
 

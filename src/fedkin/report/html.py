@@ -5,16 +5,19 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
+from fedkin.compilation import kept_code
 from fedkin.errors import InputError
 from fedkin.files import write_atomically
 from fedkin.report import charts, curves, everyone_charts, findings, tables
@@ -137,10 +140,22 @@ def _render_map(record: Record, script: str, digest: str, style: str) -> str:
 
 
 @lru_cache(maxsize=1)
+class KeptTemplates(FileSystemBytecodeCache):
+    """Templates that are compiled once, not in every process. Failing to keep one does no harm."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Write a compiled template into its file."""
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
+@cache
 def environment() -> Environment:
     """Return the environment of the page templates."""
+    directory = kept_code()
     environment = Environment(
         loader=PackageLoader("fedkin.report"),
+        bytecode_cache=KeptTemplates(str(directory), "fedkin-%s.template") if directory else None,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

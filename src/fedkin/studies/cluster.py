@@ -223,7 +223,8 @@ def _make_mailbox() -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    # Not soft: that one may be anywhere, and end with a machine that the cluster can do without.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     made: Any = ray.remote(_Mailbox)
     return made.options(num_cpus=0, scheduling_strategy=here).remote()
 

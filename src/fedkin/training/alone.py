@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import entr, expit
 
 from fedkin.models.objective import Objective
 from fedkin.types import LearningTask, Vector
@@ -124,7 +122,7 @@ class PenalizedLoss:
         """Return the derivative of each row's own loss by its outputs: (rows, columns)."""
         outputs = self.rows.inputs @ self._columns(point)
         if self._signs is not None:
-            return (-self._signs * expit(-self._signs * outputs[:, 0]))[:, None]
+            return (-self._signs * sigmoid(-self._signs * outputs[:, 0]))[:, None]
         return residuals(outputs, self.rows.labels, self.rows.task)
 
     def derivatives(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -249,6 +247,8 @@ def recalibrate(model: np.ndarray, rows: OwnRows) -> np.ndarray:
         by_scale = np.sum(slope * outputs) + unit * (scale - 1)
         return float(value), np.array([by_scale, *(slope.sum(axis=0) + 2 * unit * shift)])
 
+    from scipy.optimize import minimize  # a fifth of a second to load: only for those who calibrate
+
     start = np.array([1.0, *np.zeros(rows.outputs)])
     bounds = [(0, None)] + [(None, None)] * rows.outputs
     # L-BFGS-B sometimes stops at once where the bound on the scale is reached.
@@ -275,8 +275,19 @@ def points_along(model: np.ndarray, rows: OwnRows) -> bool:
     if rows.task == "regression":
         constant = 0.5 * rows.total * float(np.var(rows.labels))
         return bool(0.5 * rows.total * np.log(constant / max(scaled, 1e-300)) > CHANCE)
-    shares = np.bincount(rows.labels, minlength=rows.outputs) / rows.total
-    return bool(rows.total * float(entr(shares).sum()) - scaled > CHANCE)
+    counts = np.bincount(rows.labels, minlength=rows.outputs)
+    shares = counts[counts > 0] / rows.total
+    entropy = -float(np.sum(shares * np.log(shares)))
+    return bool(rows.total * entropy - scaled > CHANCE)
+
+
+def sigmoid(values: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + e^-x), for any x without overflow.
+
+    >>> sigmoid(np.array([-1000.0, 0.0, 1000.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return np.exp(-np.logaddexp(0.0, -values))
 
 
 def coefficients(theta: Vector, objective: Objective) -> np.ndarray:

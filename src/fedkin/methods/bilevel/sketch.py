@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
 from fedkin.methods.bilevel.class_blocks import ClassBlocks, class_directions, has_class_blocks
 from fedkin.methods.bilevel.curvature import Place, Solve
@@ -57,6 +56,8 @@ class Sketch(NamedTuple):
         if has_class_blocks(place.objective):
             known = len(self.classes.blocks) > 0
             return self.classes.solver(place) if known else lambda vectors: vectors
+        from scipy.linalg import cho_factor, cho_solve  # loaded only for large models
+
         hessian = place.hessian
         largest = np.abs(hessian).sum(axis=1).max()  # at least the largest eigenvalue
         factor = cho_factor(hessian + self.damping * largest * np.eye(len(hessian)))
