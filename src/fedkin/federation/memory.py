@@ -25,4 +25,4 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     settings = (MMAP_THRESHOLD, LARGEST_KEPT_BLOCK), (TRIM_THRESHOLD, KEPT_BYTES)
-    return all([bool(mallopt(name, value)) for name, value in settings])
+    return all(map(bool, [mallopt(name, value) for name, value in settings]))
