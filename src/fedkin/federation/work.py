@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -99,16 +99,28 @@ class LocalWork:
         """Run a task for the items of several messages, as if they were one.
 
         Returns:
-            For each message what `compute` returns. The numbers are the same to the last bit.
+            For each message what `compute` returns. The numbers are the same up to rounding.
         """
         every = Stack(portions)
         shares = self._divide(np.arange(len(every)), every)
         settings = tuple(sorted(options.items()))
+        # Models of one owner mostly begin alike; those of several owners mostly draw alike.
+        common = Common(
+            state=shares.team > 1
+            and shares.of_one_owner
+            and task.only_reads
+            and all(slot.shared for slot in task.slots),
+            key=shares.team > 1 and self._have_one_key(every, shares),
+        )
         work = partial(_run_task, self._objective, task, settings, shares.team)
-        begin_evaluations = self._begin(task, work, every, shares)
-        calls = [self._task_arguments(task, share, every) for share in shares.places]
+        begin_evaluations = self._begin(task, partial(work, common), every, shares)
+        if common.state and not self._have_one_state(task, every, shares):
+            common = common._replace(state=False)
+        work = partial(work, common)
+        calls = [self._task_arguments(task, share, every, work) for share in shares.places]
         done = self._run(work, calls, task.is_fedkins_own)
-        self._keep(task.slots, every, shares, [contents for contents, _ in done])
+        if not task.only_reads:
+            self._keep(task.slots, every, shares, [contents for contents, _ in done])
         replies = {
             name: self._join([reply[name] for _, reply in done], shares, len(every))
             for name in done[0][1]
@@ -128,7 +140,7 @@ class LocalWork:
             begin = partial(_run_begin, self._objective, slots, shares.team)
             calls = [self._begin_arguments(task, slots, share, every) for share in shares.places]
             # Compiled at the same time as what follows, which takes the longest.
-            next_call = self._task_arguments(task, following.places[0], every)
+            next_call = self._task_arguments(task, following.places[0], every, work)
             own = task.is_fedkins_own
             compile_side_by_side(
                 [self._code(begin, calls[0], own), self._code(work, next_call, own)]
@@ -211,11 +223,25 @@ class LocalWork:
         message = every.message(task, share) | every.begin_vectors(slots, share)
         return (self._data, every.items[share, 1], contents, message)
 
-    def _task_arguments(self, task: Task, share: np.ndarray, every: Stack) -> tuple:
+    def _have_one_state(self, task: Task, every: Stack, shares: Shares) -> bool:
+        """Tell whether the items of each team have the same state between them."""
+        teams = every.items[np.concatenate(shares.places).reshape(-1, shares.team)]
+        return all(self._slot(slot).are_one(teams) for slot in task.slots)
+
+    def _have_one_key(self, every: Stack, shares: Shares) -> bool:
+        """Tell whether the items of each team draw the same."""
+        teams = np.concatenate(shares.places).reshape(-1, shares.team)
+        keys, numbers = every.keys.of(teams), every.numbers[teams]
+        return bool((keys == keys[:, :1]).all() and (numbers == numbers[:, :1]).all())
+
+    def _task_arguments(self, task: Task, share: np.ndarray, every: Stack, work: partial) -> tuple:
+        *_, team, common = work.args
         items = every.items[share]
-        contents = {slot.name: self._slot(slot).of(items) for slot in task.slots}
-        keys, message = every.keys.of(share), every.message(task, share)
-        return (self._data, items[:, 1], every.numbers[share], contents, keys, message)
+        holders = items[::team] if common.state else items
+        drawing = share[::team] if common.key else share
+        contents = {slot.name: self._slot(slot).of(holders) for slot in task.slots}
+        keys, message = every.keys.of(drawing), every.message(task, share)
+        return (self._data, items[:, 1], every.numbers[drawing], contents, keys, message)
 
     def _keep(
         self,
@@ -288,7 +314,14 @@ def _run_begin(
             evaluations = evaluations + count
         return begun, evaluations
 
-    return _for_each_item(begin, team, data, places, contents, message)
+    return _for_each_item(begin, team, data, places, (contents, message), (False, False))
+
+
+class Common(NamedTuple):
+    """What the items of each team have between them."""
+
+    state: bool
+    key: bool
 
 
 def _run_task(
@@ -296,38 +329,66 @@ def _run_task(
     task: Task,
     options: tuple[tuple[str, Any], ...],
     team: int,
+    common: Common,
     data: NodeData,
     places: Array,
     numbers: Array,
     contents: dict[str, Any],
     keys: Array,
     message: dict[str, Array],
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    function = partial(task.function, objective, **dict(options))
+) -> tuple[dict[str, Any] | None, dict[str, Array]]:
+    """Run a task for a share; the state is None if the task only reads it."""
     own_keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys), numbers)
-    contents, replies = _for_each_item(function, team, data, places, contents, own_keys, message)
-    task.check_counted(replies)
-    return contents, replies
+
+    def function(data: NodeData, state: dict[str, Any], key: Key, message: dict[str, Array]) -> Any:
+        found, replies = task.function(objective, data, state, key, message, **dict(options))
+        task.check_counted(replies)
+        if not task.only_reads:
+            return found, replies
+        task.check_unchanged(state, found)
+        return None, replies
+
+    stacked = (contents, own_keys, message)
+    return _for_each_item(function, team, data, places, stacked, (*common, False))
 
 
 def _for_each_item(
-    function: Callable[..., Any], team: int, data: NodeData, places: Array, *arguments: Any
+    function: Callable[..., Any],
+    team: int,
+    data: NodeData,
+    places: Array,
+    stacked: tuple[Any, ...],
+    common: tuple[bool, ...],
 ) -> Any:
-    """Call a function of data and further arguments, which are stacked, for each item of a share."""
+    """Call a function of data and further arguments for each item of a share.
+
+    Args:
+        function: The function.
+        team: How many items in a row are of the same node.
+        data: The data of all nodes.
+        places: The node of each item.
+        stacked: The other arguments, each stacked: one for every item, or one for every team.
+        common: Which of them there is one of for every team.
+    """
     own = data.of_node(places[::team])
     if len(places) == 1:
-        found = function(own.of_node(0), *jax.tree.map(lambda leaf: leaf[0], arguments))
+        found = function(own.of_node(0), *jax.tree.map(lambda leaf: leaf[0], stacked))
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
-    axes = (OWN_FIELDS, *[0] * len(arguments))
+    axes = (OWN_FIELDS, *[0] * len(stacked))
     if team == 1:
-        return jax.vmap(function, in_axes=axes)(own, *arguments)
+        return jax.vmap(function, in_axes=axes)(own, *stacked)
 
     def of_team(data: NodeData, *arguments: Any) -> Any:
-        return jax.vmap(partial(function, data))(*arguments)
+        own_axes = [None if one else 0 for one in common]
+        return jax.vmap(partial(function, data), in_axes=own_axes)(*arguments)
 
-    # Not -1 for the first axis: gradients that are not kept have no entries.
-    split = jax.tree.map(
-        lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), arguments
-    )
-    found = jax.vmap(of_team, in_axes=axes)(own, *split)
+    def by_team(argument: Any, one: bool) -> Any:
+        if one:
+            return argument
+        # Not -1 for the first axis: gradients that are not kept have no entries.
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), argument
+        )
+
+    found = jax.vmap(of_team, in_axes=axes)(own, *map(by_team, stacked, common))
     return jax.tree.map(lambda leaf: leaf.reshape(len(leaf) * team, *leaf.shape[2:]), found)
