@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.federation.shares import TEAM, TEAM_OF_OWNERS, Division
+from fedkin.federation.shares import TEAM, Division
 from fedkin.federation.slot_contents import SlotContents
 
 
@@ -14,7 +14,7 @@ from fedkin.federation.slot_contents import SlotContents
     st.sampled_from([1, 4, 15, 60, 200]),
     st.sampled_from([1, 8, 100]),
 )
-def test_every_item_is_in_a_share_and_teams_are_of_one_node(pairs, count, at_once):
+def test_every_item_is_in_a_share_and_teams_are_of_one_owner_and_node(pairs, count, at_once):
     owners, nodes = np.array(pairs).T
     places = np.arange(len(pairs))[::2]
     shares = Division(count, at_once).divide(places, owners, nodes)
@@ -22,26 +22,17 @@ def test_every_item_is_in_a_share_and_teams_are_of_one_node(pairs, count, at_onc
     every = np.concatenate(shares.places)
     np.testing.assert_array_equal(np.unique(every), places)
     teams = every.reshape(-1, shares.team)
-    for values in (owners[teams], nodes[teams]) if shares.of_one_owner else (nodes[teams],):
+    for values in (owners[teams], nodes[teams]):
         assert (values == values[:, :1]).all()
     if at_once == 1:
         assert shares.team == 1
 
 
-def test_models_of_one_owner_form_teams_or_else_those_of_several():
+def test_models_of_one_owner_form_teams_and_those_of_several_owners_do_not():
     nodes = np.tile(np.arange(5), TEAM)
     division = Division(5, 100)
-
-    def shares(owners, nodes):
-        return division.divide(np.arange(len(nodes)), owners, nodes)
-
-    one = shares(np.zeros(5 * TEAM, int), nodes)
-    assert (one.team, one.of_one_owner) == (TEAM, True)
-    several = shares(np.repeat(np.arange(TEAM), 5), nodes)
-    assert (several.team, several.of_one_owner) == (TEAM_OF_OWNERS, False)
-    # Two owners would fill two fifths of a team, and few models of one owner are what it would have alone.
-    assert shares(np.repeat(np.arange(2), 5), nodes[:10]).team == 1
-    assert shares(np.zeros(20, int), nodes[:20]).team == 1
+    assert division.divide(np.arange(5 * TEAM), np.zeros(5 * TEAM, int), nodes).team == TEAM
+    assert division.divide(np.arange(5 * TEAM), np.repeat(np.arange(TEAM), 5), nodes).team == 1
 
 
 def test_what_is_shared_is_kept_until_nobody_holds_it():

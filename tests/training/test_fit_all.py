@@ -32,12 +32,11 @@ def test_every_row_equals_the_run_of_that_owner_alone(everyone):
     for name in SIGNS:
         single = fedkin.fit(NODES, VALIDATIONS[name], test=VALIDATIONS[name], steps=30)
         found = everyone.models[name]
-        # What tells them apart is rounding, since nodes compute the models of several owners together.
-        assert found.weights == pytest.approx(single.weights, abs=1e-4)
-        np.testing.assert_allclose(found.theta, single.theta, atol=1e-4)
+        assert found.weights == single.weights
+        np.testing.assert_array_equal(found.theta, single.theta)
         assert found.cost == single.cost
-        assert found.stopped.split(":")[0] == single.stopped.split(":")[0]
-        assert dict(everyone.matrix.loc[name]) == found.weights
+        assert found.stopped == single.stopped
+        assert dict(everyone.matrix.loc[name]) == single.weights
 
 
 @pytest.mark.parametrize(
@@ -69,8 +68,7 @@ def test_networks_too_by_every_method(method, settings):
             own=nodes[name],
         )
         single = problem.train(make_method(method, settings), budget=Budget(3)).state
-        # Nodes compute the models of several owners together, so these may differ by rounding.
-        np.testing.assert_allclose(found.models[name].theta, single.kept_theta, atol=1e-5)
+        np.testing.assert_array_equal(found.models[name].theta, single.kept_theta)
         assert found.models[name].cost == single.cost
 
 

@@ -1,7 +1,7 @@
 """How the items of messages (models and the nodes that work for them) are divided into shares.
 
-A share is one call of compiled code, and threads run the shares. Where a node works for many models, of one
-owner or of several, these form teams: they pass the node's data together, as one larger product.
+A share is one call of compiled code, and threads run the shares. Where one owner has many models, the items
+of a node and an owner form teams: their models pass the node's data together, as one larger product.
 """
 
 from typing import NamedTuple
@@ -20,18 +20,12 @@ MANY = 16
 larger: starting a computation takes as long as a small one."""
 
 TEAM = 8
-"""How many models of one owner a node computes at once."""
+"""How many models of one owner a node computes at once. Teams are never of several owners, so that each gets
+what it would get alone, to the last bit."""
 
 MOST_FILLING = 1.25
 """Teams are filled up by repetition. They are not formed where that makes more than this many times the
 work."""
-
-TEAM_OF_OWNERS = 5
-"""How many models of different owners a node computes at once, where no owner has many. An owner then gets
-what it would get alone up to rounding."""
-
-MOST_FILLING_OF_OWNERS = 2.0
-"""The same as `MOST_FILLING` for these: a model more in a team takes far less than one by itself."""
 
 
 class Shares(NamedTuple):
@@ -40,9 +34,7 @@ class Shares(NamedTuple):
     places: list[np.ndarray]
     """The items of each share; what fills it up repeats an item."""
     team: int
-    """How many items in a row are of the same node; 1 if there are no teams."""
-    of_one_owner: bool
-    """Whether the items of each team are of the same owner."""
+    """How many items in a row are of the same node and owner; 1 if there are no teams."""
 
 
 class Division:
@@ -70,13 +62,7 @@ class Division:
             owners: The owner of each of all items.
             nodes: The node of each of all items.
         """
-        teams, of_one_owner = None, True
-        if self._teams:
-            teams = _teams(places, owners, nodes, TEAM, MOST_FILLING)
-            if teams is None and np.ptp(owners[places]) > 0:
-                alike = np.zeros_like(owners)
-                teams = _teams(places, alike, nodes, TEAM_OF_OWNERS, MOST_FILLING_OF_OWNERS)
-                of_one_owner = teams is None
+        teams = _teams(places, owners, nodes) if self._teams else None
         units = places[:, None] if teams is None else teams
         # Few units get small shares: a large one would mostly repeat one of them.
         enough = (size for size in self._sizes if len(units) > (SHARES_AIMED_FOR - 1) * size)
@@ -85,7 +71,7 @@ class Division:
             units[np.minimum(np.arange(begin, begin + size), len(units) - 1)].ravel()
             for begin in range(0, len(units), size)
         ]
-        return Shares(shares, units.shape[1], of_one_owner)
+        return Shares(shares, units.shape[1])
 
 
 def share_sizes(nodes: int, at_once: int) -> tuple[int, ...]:
@@ -102,22 +88,20 @@ def share_sizes(nodes: int, at_once: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _teams(
-    places: np.ndarray, owners: np.ndarray, nodes: np.ndarray, size: int, most_filling: float
-) -> np.ndarray | None:
+def _teams(places: np.ndarray, owners: np.ndarray, nodes: np.ndarray) -> np.ndarray | None:
     """Return items of the same owner and node, a team per row; None where most teams would be small.
 
-    >>> _teams(np.arange(14), np.zeros(14, int), np.arange(14) % 2, TEAM, MOST_FILLING).tolist()
+    >>> _teams(np.arange(14), np.zeros(14, int), np.arange(14) % 2).tolist()
     [[0, 2, 4, 6, 8, 10, 12, 12], [1, 3, 5, 7, 9, 11, 13, 13]]
     """
     order = places[np.lexsort((nodes[places], owners[places]))]
     pairs = np.stack([owners[order], nodes[order]])
     starts = np.flatnonzero(np.append(True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)))
     counts = np.diff(np.append(starts, len(order)))
-    needed = -(-counts // size)
-    if needed.sum() * size > most_filling * len(order):
+    needed = -(-counts // TEAM)
+    if needed.sum() * TEAM > MOST_FILLING * len(order):
         return None
     pair = np.repeat(np.arange(len(starts)), needed)
     within = np.arange(len(pair)) - np.repeat(np.cumsum(needed) - needed, needed)
-    places_in_pair = np.minimum(within[:, None] * size + np.arange(size), counts[pair, None] - 1)
+    places_in_pair = np.minimum(within[:, None] * TEAM + np.arange(TEAM), counts[pair, None] - 1)
     return order[starts[pair, None] + places_in_pair]

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,24 +99,17 @@ class LocalWork:
         """Run a task for the items of several messages, as if they were one.
 
         Returns:
-            For each message what `compute` returns. The numbers are the same up to rounding.
+            For each message what `compute` returns. The numbers are the same to the last bit.
         """
         every = Stack(portions)
         shares = self._divide(np.arange(len(every)), every)
         settings = tuple(sorted(options.items()))
-        # Models of one owner mostly begin alike; those of several owners mostly draw alike.
-        common = Common(
-            state=shares.team > 1
-            and shares.of_one_owner
-            and task.only_reads
-            and all(slot.shared for slot in task.slots),
-            key=shares.team > 1 and self._have_one_key(every, shares),
-        )
+        # Models of one owner mostly begin alike: then a team has one state between them.
+        one_state = task.only_reads and shares.team > 1 and all(slot.shared for slot in task.slots)
         work = partial(_run_task, self._objective, task, settings, shares.team)
-        begin_evaluations = self._begin(task, partial(work, common), every, shares)
-        if common.state and not self._have_one_state(task, every, shares):
-            common = common._replace(state=False)
-        work = partial(work, common)
+        begin_evaluations = self._begin(task, partial(work, one_state), every, shares)
+        one_state = one_state and self._have_one_state(task, every, shares)
+        work = partial(work, one_state)
         calls = [self._task_arguments(task, share, every, work) for share in shares.places]
         done = self._run(work, calls, task.is_fedkins_own)
         if not task.only_reads:
@@ -228,20 +221,13 @@ class LocalWork:
         teams = every.items[np.concatenate(shares.places).reshape(-1, shares.team)]
         return all(self._slot(slot).are_one(teams) for slot in task.slots)
 
-    def _have_one_key(self, every: Stack, shares: Shares) -> bool:
-        """Tell whether the items of each team draw the same."""
-        teams = np.concatenate(shares.places).reshape(-1, shares.team)
-        keys, numbers = every.keys.of(teams), every.numbers[teams]
-        return bool((keys == keys[:, :1]).all() and (numbers == numbers[:, :1]).all())
-
     def _task_arguments(self, task: Task, share: np.ndarray, every: Stack, work: partial) -> tuple:
-        *_, team, common = work.args
+        *_, team, one_state = work.args
         items = every.items[share]
-        holders = items[::team] if common.state else items
-        drawing = share[::team] if common.key else share
+        holders = items[::team] if one_state else items
         contents = {slot.name: self._slot(slot).of(holders) for slot in task.slots}
-        keys, message = every.keys.of(drawing), every.message(task, share)
-        return (self._data, items[:, 1], every.numbers[drawing], contents, keys, message)
+        keys, message = every.keys.of(share), every.message(task, share)
+        return (self._data, items[:, 1], every.numbers[share], contents, keys, message)
 
     def _keep(
         self,
@@ -314,14 +300,7 @@ def _run_begin(
             evaluations = evaluations + count
         return begun, evaluations
 
-    return _for_each_item(begin, team, data, places, (contents, message), (False, False))
-
-
-class Common(NamedTuple):
-    """What the items of each team have between them."""
-
-    state: bool
-    key: bool
+    return _for_each_item(begin, team, data, places, contents, message)
 
 
 def _run_task(
@@ -329,7 +308,7 @@ def _run_task(
     task: Task,
     options: tuple[tuple[str, Any], ...],
     team: int,
-    common: Common,
+    one_state: bool,
     data: NodeData,
     places: Array,
     numbers: Array,
@@ -348,8 +327,9 @@ def _run_task(
         task.check_unchanged(state, found)
         return None, replies
 
-    stacked = (contents, own_keys, message)
-    return _for_each_item(function, team, data, places, stacked, (*common, False))
+    return _for_each_item(
+        function, team, data, places, contents, own_keys, message, one_state=one_state
+    )
 
 
 def _for_each_item(
@@ -357,38 +337,39 @@ def _for_each_item(
     team: int,
     data: NodeData,
     places: Array,
-    stacked: tuple[Any, ...],
-    common: tuple[bool, ...],
+    state: Any,
+    *arguments: Any,
+    one_state: bool = False,
 ) -> Any:
-    """Call a function of data and further arguments for each item of a share.
+    """Call a function of data, state and further arguments, which are stacked, for each item of a share.
 
     Args:
         function: The function.
         team: How many items in a row are of the same node.
         data: The data of all nodes.
         places: The node of each item.
-        stacked: The other arguments, each stacked: one for every item, or one for every team.
-        common: Which of them there is one of for every team.
+        state: The state of each item, or of each team.
+        *arguments: The other arguments of each item.
+        one_state: Whether the items of a team have one state between them.
     """
     own = data.of_node(places[::team])
     if len(places) == 1:
-        found = function(own.of_node(0), *jax.tree.map(lambda leaf: leaf[0], stacked))
+        found = function(own.of_node(0), *jax.tree.map(lambda leaf: leaf[0], (state, *arguments)))
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
-    axes = (OWN_FIELDS, *[0] * len(stacked))
+    axes = (OWN_FIELDS, 0, *[0] * len(arguments))
     if team == 1:
-        return jax.vmap(function, in_axes=axes)(own, *stacked)
+        return jax.vmap(function, in_axes=axes)(own, state, *arguments)
 
-    def of_team(data: NodeData, *arguments: Any) -> Any:
-        own_axes = [None if one else 0 for one in common]
-        return jax.vmap(partial(function, data), in_axes=own_axes)(*arguments)
+    def of_team(data: NodeData, state: Any, *arguments: Any) -> Any:
+        own_axes = (None if one_state else 0, *[0] * len(arguments))
+        return jax.vmap(partial(function, data), in_axes=own_axes)(state, *arguments)
 
-    def by_team(argument: Any, one: bool) -> Any:
-        if one:
-            return argument
+    def by_team(stacked: Any) -> Any:
         # Not -1 for the first axis: gradients that are not kept have no entries.
         return jax.tree.map(
-            lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), argument
+            lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), stacked
         )
 
-    found = jax.vmap(of_team, in_axes=axes)(own, *map(by_team, stacked, common))
+    states = state if one_state else by_team(state)
+    found = jax.vmap(of_team, in_axes=axes)(own, states, *by_team(arguments))
     return jax.tree.map(lambda leaf: leaf.reshape(len(leaf) * team, *leaf.shape[2:]), found)

@@ -101,36 +101,6 @@ def side_by_side(
     return primitive.bind(*both, **settings)
 
 
-def _many_kernels(
-    primitive: Primitive, operands: tuple[Array, Array], axes: Axes, **settings: Any
-) -> Array:
-    """Multiply the same columns with several kernels: one product with the outputs of all of them."""
-    kernels, columns = operands
-    if axes[0] is None or axes[1] is not None:
-        return side_by_side(primitive, operands, axes, **settings)
-    merged = jnp.moveaxis(kernels, axes[0], -2)
-    shape = merged.shape[-2:]
-    merged = merged.reshape(*merged.shape[:-2], -1)
-    products = primitive.bind(merged, columns, **settings)
-    split = products.reshape(*products.shape[:-2], *shape, products.shape[-1])
-    return jnp.moveaxis(split, -3, 0)
-
-
-def _many_outputs(
-    primitive: Primitive, operands: tuple[Array, Array], axes: Axes, **settings: Any
-) -> Array:
-    """Return the gradients of several kernels that were multiplied with the same columns, as one product."""
-    columns, outputs = operands
-    if axes[1] is None or axes[0] is not None:
-        return side_by_side(primitive, operands, axes, **settings)
-    merged = jnp.moveaxis(outputs, axes[1], -3)
-    shape = merged.shape[-3:-1]
-    merged = merged.reshape(*merged.shape[:-3], -1, merged.shape[-1])
-    gradients = primitive.bind(columns, merged, **settings)
-    split = gradients.reshape(*gradients.shape[:-1], *shape)
-    return jnp.moveaxis(split, -2, 0)
-
-
 def multiply_columns(kernel: Array, columns: Array) -> Array:
     """Multiply (…, input, output) with (…, input, column) to (…, output, column).
 
@@ -168,9 +138,9 @@ def _sums_of_products(columns: Array, outputs: Array) -> Array:
     return jnp.sum(columns[..., :, None, :] * outputs[..., None, :, :], axis=-1)
 
 
-_columns = bilinear("columns", _outputs, _many_kernels)
+_columns = bilinear("columns", _outputs, side_by_side)
 _columns_gradient = bilinear("columns_gradient", _contracted(1, 0), side_by_side)
-_kernel_gradient = bilinear("kernel_gradient", _sums_of_products, _many_outputs)
+_kernel_gradient = bilinear("kernel_gradient", _sums_of_products, side_by_side)
 
 ad.defbilinear(
     _columns,

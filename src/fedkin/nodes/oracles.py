@@ -144,16 +144,14 @@ def drawn_hessian_product(
     """
     at_once = _batches_at_once(objective, data)
 
-    @_one_node_after_the_other
-    def mean(vectors: tuple[Vector, ...], place: tuple[Array, NodeData]) -> Vector:
-        (theta, vector), (indices, data) = vectors, place
-
+    @sequential_vmap
+    def mean(theta: Vector, vector: Vector, indices: Array, data: NodeData) -> Vector:
         def product(index: Array) -> Vector:
             return batch_hessian_product(objective, theta, data.batch(index), vector)
 
         return jnp.mean(lax.map(product, indices, batch_size=at_once), axis=0)
 
-    return mean((theta, vector), (indices, data))
+    return mean(theta, vector, indices, data)
 
 
 def smoothness(objective: Objective, data: NodeData) -> Array:
@@ -266,27 +264,23 @@ def _sum_where(chosen: Array, values: Array) -> Array:
 
 
 def _one_node_after_the_other(
-    function: Callable[[tuple[Vector, ...], Any], Any],
-) -> Callable[[tuple[Vector, ...], Any], Any]:
-    """Let `vmap` go through nodes one after the other, and through vectors for one node side by side.
-
-    Args:
-        function: A function of vectors and of what belongs to the node: its data, or some of them.
-    """
+    function: Callable[[tuple[Vector, ...], NodeData], Any],
+) -> Callable[[tuple[Vector, ...], NodeData], Any]:
+    """Let `vmap` go through nodes one after the other, and through vectors for one node side by side."""
     alone = custom_vmap(function)
 
     @alone.def_vmap
     def over(
-        size: int, mapped: tuple[Any, Any], vectors: tuple[Vector, ...], place: Any
+        size: int, mapped: tuple[Any, Any], vectors: tuple[Vector, ...], data: NodeData
     ) -> tuple[Any, Any]:
         axes = jax.tree.map(lambda has_axis: 0 if has_axis else None, mapped)
         if any(jax.tree.leaves(mapped[1])):
-            found = jax.vmap(sequential_vmap(function), axes)(vectors, place)
+            found = jax.vmap(sequential_vmap(function), axes)(vectors, data)
         else:
             together = sequential_vmap(
-                lambda vectors, place: jax.vmap(function, (axes[0], None))(vectors, place)
+                lambda vectors, data: jax.vmap(function, (axes[0], None))(vectors, data)
             )
-            found = together(vectors, place)
+            found = together(vectors, data)
         return found, jax.tree.map(lambda leaf: True, found)
 
     return alone

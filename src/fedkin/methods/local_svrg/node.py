@@ -184,38 +184,19 @@ def svrg_round(
     return RoundResult(state, point, jnp.mean(losses), evaluations)
 
 
-def _refresh(problem: SvrgProblem, *, team: bool = False) -> Callable:
+def _refresh(problem: SvrgProblem) -> Callable:
     """Return the computation of a new reference point's gradients, where it is due (line 7).
 
     For one node it is a `cond`. Under `vmap` a `cond` would compute the full gradient of every node
-    at every step; so there the few nodes with a new reference point are visited one after the other. Several
-    models of one node mostly draw the same coins: all are computed, side by side, where one is due.
-
-    Args:
-        problem: The functions of a node.
-        team: Whether the arguments, but for the operands, are those of several models.
+    at every step; so there the few nodes with a new reference point are visited one after the other.
     """
-
-    def renewed(
-        due: Array, reference: Vector, gradients: ReferenceGradients, operands: tuple
-    ) -> ReferenceGradients:
-        if not team:
-            return problem.reference_gradients(reference, operands)
-        every = jax.vmap(problem.reference_gradients, (0, None))(reference, operands)
-
-        def choose(new: Array, old: Array) -> Array:
-            return jnp.where(due.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-        return jax.tree.map(choose, every, gradients)
 
     @custom_vmap
     def refresh(
         due: Array, reference: Vector, gradients: ReferenceGradients, operands: tuple
     ) -> ReferenceGradients:
         return lax.cond(
-            jnp.any(due),
-            lambda: renewed(due, reference, gradients, operands),
-            lambda: gradients,
+            due, lambda: problem.reference_gradients(reference, operands), lambda: gradients
         )
 
     @refresh.def_vmap
@@ -227,28 +208,23 @@ def _refresh(problem: SvrgProblem, *, team: bool = False) -> Callable:
         gradients: ReferenceGradients,
         operands: tuple,
     ):
-        def stacked(array: Array, batched: bool) -> Array:
+        def for_each_node(array: Array, batched: bool) -> Array:
             return array if batched else jnp.broadcast_to(array, (axis_size, *array.shape))
 
-        due = stacked(due, in_batched[0])
-        references = stacked(references, in_batched[1])
-        kept = jax.tree.map(stacked, gradients, in_batched[2])
-        all_batched = jax.tree.map(lambda _: True, kept)
-        if not team and not any(jax.tree.leaves(in_batched[3])):
-            return _refresh(problem, team=True)(due, references, kept, operands), all_batched
-        somewhere = due.reshape(axis_size, -1).any(axis=1)
-        order = jnp.argsort(~somewhere)
+        due = for_each_node(due, in_batched[0])
+        references = for_each_node(references, in_batched[1])
+        kept = jax.tree.map(for_each_node, gradients, in_batched[2])
+        order = jnp.argsort(~due)
 
         def visit(position: Array, kept: ReferenceGradients) -> ReferenceGradients:
             node = order[position]
             own_operands = jax.tree.map(
                 lambda leaf, batched: leaf[node] if batched else leaf, operands, in_batched[3]
             )
-            former = jax.tree.map(lambda array: array[node], kept)
-            own = renewed(due[node], references[node], former, own_operands)
+            own = problem.reference_gradients(references[node], own_operands)
             return jax.tree.map(lambda array, new: array.at[node].set(new), kept, own)
 
-        return lax.fori_loop(0, jnp.sum(somewhere), visit, kept), all_batched
+        return lax.fori_loop(0, jnp.sum(due), visit, kept), jax.tree.map(lambda _: True, kept)
 
     return refresh
 
