@@ -93,7 +93,7 @@ def tables(results: pd.DataFrame) -> str:
 def _table(cell: str, model: str, results: pd.DataFrame) -> str:
     nodes, seeds = results["owner"].nunique(), results["seed"].nunique()
     lines = [
-        f"## {cell}, `{model}`: {nodes} nodes, {seeds} seeds",
+        f"## {cell}, `{model}`: {nodes} nodes, {seeds} {'seed' if seeds == 1 else 'seeds'}",
         "",
         f"| method | {' | '.join(SUMMARIES.values())} | synchronizations | MB | seconds |",
         f"|---|{'---:|' * (len(SUMMARIES) + 3)}",

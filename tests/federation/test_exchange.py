@@ -9,7 +9,12 @@ from federations import classification_nodes, problem, reveal
 from fedkin.errors import InputError
 from fedkin.federation.base import PerNode, Revealed, WeightedSum
 from fedkin.federation.task import Slot, Task
-from fedkin.methods.bilevel.node import ADJOINT_SVRG_ROUND, HESSIAN_PRODUCT, SLOPE
+from fedkin.methods.bilevel.node import (
+    ADJOINT_SVRG_ROUND,
+    HESSIAN_PRODUCT,
+    LINEARIZATION,
+    SLOPE,
+)
 from fedkin.methods.ditto.node import DITTO_SHARED_ROUND
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
@@ -399,3 +404,14 @@ def test_weights_of_another_number_of_nodes_are_refused():
         federation.exchange(
             count=WeightedSum(ASK_COUNT, weights=jnp.ones(3), begin=True), key=jax.random.key(0)
         )
+
+
+def test_a_task_that_only_reads_may_not_change_the_state():
+    def forget(objective, data, state, key, message):
+        return {}, {"number": jnp.zeros(()), "evaluations": data.points}
+
+    task = Task("forget", forget, (LINEARIZATION,), number_replies=("number",), only_reads=True)
+    made = make()
+    request = PerNode(task, {"theta": vectors(made)}, begin=True)
+    with pytest.raises(InputError, match="the task forget only reads the node's state, but"):
+        made.federation.exchange(read=request, key=KEY)

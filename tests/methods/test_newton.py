@@ -14,7 +14,9 @@ from fedkin.federation.base import WeightedSum
 from fedkin.federation.wrapper import WrappedFederation
 from fedkin.methods.bilevel.newton import NewtonBilevel
 from fedkin.methods.bilevel.newton_state import search_line
+from fedkin.methods.bilevel.starts import other_starts
 from fedkin.numerics.line_search import LineSearch
+from fedkin.numerics.simplex_steps import project
 from fedkin.training.problem import Problem, simulation
 from fedkin.training.runner import Budget
 from fedkin.types import Points
@@ -76,6 +78,19 @@ def test_short_steps_along_a_valley_do_not_take_all_exchanges():
     weights = np.array(list(result.weights.values()))
     assert federation.outer(weights / weights.sum())[0] - federation.minimum() <= 1e-6
     assert result.cost.synchronizations <= 60
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_other_starts_keep_to_the_caps(seed):
+    """Also where the caps leave less than 1 in all, as with few nodes, or a larger cap of the owner's own."""
+    draw = np.random.default_rng(seed)
+    caps = np.full(draw.integers(3, 7), 0.4)
+    caps[draw.integers(len(caps))] = draw.uniform(0.4, 1.0)
+    starts = other_starts(project(draw.normal(size=len(caps)), caps), caps)
+    assert len(starts) > 0
+    assert (starts >= 0).all()
+    assert (starts <= caps + 1e-12).all()
+    np.testing.assert_allclose(starts.sum(axis=1), 1)
 
 
 def test_a_budget_that_ends_among_other_starts_keeps_the_lowest_minimum():

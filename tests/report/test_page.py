@@ -39,6 +39,15 @@ class Tags(HTMLParser):
         return sum(name == tag for name, _ in self.found)
 
 
+def test_a_partition_is_described_in_words(tmp_path):
+    config = study(partition="groups", method=["bilevel", "local"], target="all")
+    invent_study(tmp_path / "out", config, names=list("abcdef"), groups=2)
+    shown = "".join(Tags(html.render(read_record(tmp_path / "out"))).text)
+    (run, *_) = config.runs()
+    assert shown.count(run.partition.title) > 1
+    assert "'kind'" not in shown
+
+
 def test_names_from_outside_stay_text(tmp_path):
     config = study(dataset=f"x{EVIL}", seed=[0, 1], method=["bilevel", "local"])
     store = Store(tmp_path / "out")

@@ -43,6 +43,12 @@ class SlotContents:
                 return content
         return self._gather(share, chunks)
 
+    def are_one(self, teams: np.ndarray) -> bool:
+        """Tell whether the items of each team, a row of them per team, have one content between them."""
+        flat = teams.reshape(-1, 2)
+        places = np.stack([self._chunk.get(flat), self._row.get(flat)])
+        return not np.ptp(places.reshape(2, *teams.shape[:2]), axis=2).any()
+
     def empty_share(self, size: int) -> Any:
         """Return what items hold before their first use, stacked."""
         if size not in self._empty_shares:

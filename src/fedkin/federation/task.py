@@ -80,6 +80,7 @@ class Task:
             with all that are allowed.
         vector_replies: The replies that are vectors of model size.
         number_replies: The replies that are single numbers.
+        only_reads: Whether the function returns the state as it got it. Models that begin alike share it.
         remote: Whether a node of a real federation may be asked; otherwise the task is for data at hand.
         reveals: What one reply tells about the node's rows, in a sentence for docs/security.md.
     """
@@ -92,6 +93,7 @@ class Task:
     options: Mapping[str, tuple[int, int] | tuple[str, ...]] = field(default_factory=dict)
     vector_replies: tuple[str, ...] = ()
     number_replies: tuple[str, ...] = ()
+    only_reads: bool = False
     remote: bool = True
     reveals: str = ""
 
@@ -115,6 +117,14 @@ class Task:
                 f"the task {self.name} does not reply with '{EVALUATIONS}', the number of points whose "
                 "gradient or Hessian-vector product it computed; add it to what the function returns "
                 "(data.points for one pass over the node's rows)"
+            )
+
+    def check_unchanged(self, before: NodeState, after: NodeState) -> None:
+        """Refuse a function that returns another state though the task only reads it."""
+        if after is not before:
+            raise InputError(
+                f"the task {self.name} only reads the node's state, but returns another: let its function "
+                "return the state that it got, or leave out only_reads"
             )
 
     @property

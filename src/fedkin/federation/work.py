@@ -104,11 +104,16 @@ class LocalWork:
         every = Stack(portions)
         shares = self._divide(np.arange(len(every)), every)
         settings = tuple(sorted(options.items()))
+        # Models of one owner mostly begin alike: then a team has one state between them.
+        one_state = task.only_reads and shares.team > 1 and all(slot.shared for slot in task.slots)
         work = partial(_run_task, self._objective, task, settings, shares.team)
-        begin_evaluations = self._begin(task, work, every, shares)
-        calls = [self._task_arguments(task, share, every) for share in shares.places]
+        begin_evaluations = self._begin(task, partial(work, one_state), every, shares)
+        one_state = one_state and self._have_one_state(task, every, shares)
+        work = partial(work, one_state)
+        calls = [self._task_arguments(task, share, every, work) for share in shares.places]
         done = self._run(work, calls, task.is_fedkins_own)
-        self._keep(task.slots, every, shares, [contents for contents, _ in done])
+        if not task.only_reads:
+            self._keep(task.slots, every, shares, [contents for contents, _ in done])
         replies = {
             name: self._join([reply[name] for _, reply in done], shares, len(every))
             for name in done[0][1]
@@ -128,7 +133,7 @@ class LocalWork:
             begin = partial(_run_begin, self._objective, slots, shares.team)
             calls = [self._begin_arguments(task, slots, share, every) for share in shares.places]
             # Compiled at the same time as what follows, which takes the longest.
-            next_call = self._task_arguments(task, following.places[0], every)
+            next_call = self._task_arguments(task, following.places[0], every, work)
             own = task.is_fedkins_own
             compile_side_by_side(
                 [self._code(begin, calls[0], own), self._code(work, next_call, own)]
@@ -211,9 +216,16 @@ class LocalWork:
         message = every.message(task, share) | every.begin_vectors(slots, share)
         return (self._data, every.items[share, 1], contents, message)
 
-    def _task_arguments(self, task: Task, share: np.ndarray, every: Stack) -> tuple:
+    def _have_one_state(self, task: Task, every: Stack, shares: Shares) -> bool:
+        """Tell whether the items of each team have the same state between them."""
+        teams = every.items[np.concatenate(shares.places).reshape(-1, shares.team)]
+        return all(self._slot(slot).are_one(teams) for slot in task.slots)
+
+    def _task_arguments(self, task: Task, share: np.ndarray, every: Stack, work: partial) -> tuple:
+        *_, team, one_state = work.args
         items = every.items[share]
-        contents = {slot.name: self._slot(slot).of(items) for slot in task.slots}
+        holders = items[::team] if one_state else items
+        contents = {slot.name: self._slot(slot).of(holders) for slot in task.slots}
         keys, message = every.keys.of(share), every.message(task, share)
         return (self._data, items[:, 1], every.numbers[share], contents, keys, message)
 
@@ -296,38 +308,68 @@ def _run_task(
     task: Task,
     options: tuple[tuple[str, Any], ...],
     team: int,
+    one_state: bool,
     data: NodeData,
     places: Array,
     numbers: Array,
     contents: dict[str, Any],
     keys: Array,
     message: dict[str, Array],
-) -> tuple[dict[str, Any], dict[str, Array]]:
-    function = partial(task.function, objective, **dict(options))
+) -> tuple[dict[str, Any] | None, dict[str, Array]]:
+    """Run a task for a share; the state is None if the task only reads it."""
     own_keys = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(keys), numbers)
-    contents, replies = _for_each_item(function, team, data, places, contents, own_keys, message)
-    task.check_counted(replies)
-    return contents, replies
+
+    def function(data: NodeData, state: dict[str, Any], key: Key, message: dict[str, Array]) -> Any:
+        found, replies = task.function(objective, data, state, key, message, **dict(options))
+        task.check_counted(replies)
+        if not task.only_reads:
+            return found, replies
+        task.check_unchanged(state, found)
+        return None, replies
+
+    return _for_each_item(
+        function, team, data, places, contents, own_keys, message, one_state=one_state
+    )
 
 
 def _for_each_item(
-    function: Callable[..., Any], team: int, data: NodeData, places: Array, *arguments: Any
+    function: Callable[..., Any],
+    team: int,
+    data: NodeData,
+    places: Array,
+    state: Any,
+    *arguments: Any,
+    one_state: bool = False,
 ) -> Any:
-    """Call a function of data and further arguments, which are stacked, for each item of a share."""
+    """Call a function of data, state and further arguments, which are stacked, for each item of a share.
+
+    Args:
+        function: The function.
+        team: How many items in a row are of the same node.
+        data: The data of all nodes.
+        places: The node of each item.
+        state: The state of each item, or of each team.
+        *arguments: The other arguments of each item.
+        one_state: Whether the items of a team have one state between them.
+    """
     own = data.of_node(places[::team])
     if len(places) == 1:
-        found = function(own.of_node(0), *jax.tree.map(lambda leaf: leaf[0], arguments))
+        found = function(own.of_node(0), *jax.tree.map(lambda leaf: leaf[0], (state, *arguments)))
         return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], found)
-    axes = (OWN_FIELDS, *[0] * len(arguments))
+    axes = (OWN_FIELDS, 0, *[0] * len(arguments))
     if team == 1:
-        return jax.vmap(function, in_axes=axes)(own, *arguments)
+        return jax.vmap(function, in_axes=axes)(own, state, *arguments)
 
-    def of_team(data: NodeData, *arguments: Any) -> Any:
-        return jax.vmap(partial(function, data))(*arguments)
+    def of_team(data: NodeData, state: Any, *arguments: Any) -> Any:
+        own_axes = (None if one_state else 0, *[0] * len(arguments))
+        return jax.vmap(partial(function, data), in_axes=own_axes)(state, *arguments)
 
-    # Not -1 for the first axis: gradients that are not kept have no entries.
-    split = jax.tree.map(
-        lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), arguments
-    )
-    found = jax.vmap(of_team, in_axes=axes)(own, *split)
+    def by_team(stacked: Any) -> Any:
+        # Not -1 for the first axis: gradients that are not kept have no entries.
+        return jax.tree.map(
+            lambda leaf: leaf.reshape(len(leaf) // team, team, *leaf.shape[1:]), stacked
+        )
+
+    states = state if one_state else by_team(state)
+    found = jax.vmap(of_team, in_axes=axes)(own, states, *by_team(arguments))
     return jax.tree.map(lambda leaf: leaf.reshape(len(leaf) * team, *leaf.shape[2:]), found)

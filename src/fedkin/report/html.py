@@ -26,6 +26,7 @@ from fedkin.report.everyone import SUMMARY_COLUMNS, Everyone, everyone_of, summa
 from fedkin.report.reading import Cell, Record, Run
 from fedkin.report.style import group, palette, revealing, scenario_title
 from fedkin.studies.config import GRID_FIELDS
+from fedkin.studies.partition_config import PartitionConfig
 from fedkin.version import __version__
 
 NAME = "report.html"
@@ -410,6 +411,8 @@ def _configuration(record: Record) -> list[tuple[str, str]]:
     rows = []
     for name in names:
         values = [run.config.get(name) for run in record.runs]
+        if name == "partition":
+            values = [value and PartitionConfig.model_validate(value).title for value in values]
         if any(value is not None for value in values):
             rows.append((name, _distinct(values)))
     for method in dict.fromkeys(record.labels.values()):

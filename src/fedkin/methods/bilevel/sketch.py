@@ -39,17 +39,21 @@ class Sketch(NamedTuple):
     classes: ClassBlocks
     """The first approximation, where the model has it."""
     directions: np.ndarray
-    """The vectors of each block: (blocks, vectors, d)."""
+    """The vectors of each block, made orthonormal by the Hessian: (blocks, vectors, d)."""
     products: np.ndarray
     """The Hessian times each of them, at the model and weights of its time."""
+    last_directions: np.ndarray
+    """The vectors of the newest block as nodes were asked for their products."""
+    last_products: np.ndarray
+    """The Hessian times each of these."""
     damping: float
     """What is added to the validation loss's Hessian, as a share of its largest eigenvalue."""
 
     @classmethod
     def unknown(cls, size: int) -> "Sketch":
         """Return what is known before the first exchange."""
-        nothing = np.zeros((0, DIRECTIONS, size))
-        return cls(ClassBlocks.unknown(), nothing, nothing, FIRST_DAMPING)
+        nothing, none_asked = np.zeros((0, DIRECTIONS, size)), np.zeros((0, size))
+        return cls(ClassBlocks.unknown(), nothing, nothing, none_asked, none_asked, FIRST_DAMPING)
 
     def base(self, place: Place) -> Solve:
         """Return the inverse of the first approximation, as a function."""
@@ -66,7 +70,7 @@ class Sketch(NamedTuple):
     def solver(self, place: Place) -> Solve:
         """Return the inverse of the approximation, as a function of a vector or of several, as rows."""
         base = self.base(place)
-        corrections = _corrections(self.directions, self.products)
+        corrections = list(zip(self.directions, self.products, strict=True))
 
         def solve(vectors: np.ndarray) -> np.ndarray:
             # From the newest block to the base, and back.
@@ -95,7 +99,7 @@ class Sketch(NamedTuple):
         rows = [vector / max(float(np.linalg.norm(vector)), 1e-30) for vector in known]
         if len(self.directions) > 0:
             # A power iteration finds the directions that the base is most wrong about.
-            images = base(self.products[-1]) - self.directions[-1]
+            images = base(self.last_products) - self.last_directions
             if rows:
                 frame = np.linalg.qr(np.stack(rows).T)[0]
                 images = images - (images @ frame) @ frame.T
@@ -126,30 +130,30 @@ class Sketch(NamedTuple):
 
     def learn(self, place: Place, directions: np.ndarray, products: np.ndarray) -> "Sketch":
         """Add a block."""
+        scaling = _orthonormal(directions, products)
+        kept = slice(-(BLOCKS - 1), None)
         return self._replace(
-            directions=np.concatenate([self.directions, directions[None]])[-BLOCKS:],
-            products=np.concatenate([self.products, products[None]])[-BLOCKS:],
+            directions=np.concatenate([self.directions[kept], (scaling @ directions)[None]]),
+            products=np.concatenate([self.products[kept], (scaling @ products)[None]]),
+            last_directions=directions,
+            last_products=products,
         )
 
     def image(self, place: Place, vector: np.ndarray) -> np.ndarray:
         """Return the Hessian times the first direction of the last exchange, as long as this vector."""
-        return self.products[-1, 0] * (
-            np.linalg.norm(vector) / np.linalg.norm(self.directions[-1, 0])
-        )
+        length = np.linalg.norm(vector) / np.linalg.norm(self.last_directions[0])
+        return self.last_products[0] * length
 
     def doubt(self) -> "Sketch":
         """Raise the damping after a step that was too long."""
         return self._replace(damping=4 * self.damping)
 
 
-def _corrections(
-    directions: np.ndarray, products: np.ndarray
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return vectors of each block that are orthonormal by the Hessian, and their products with it."""
-    matrices = directions @ products.transpose(0, 2, 1)
-    values, vectors = np.linalg.eigh((matrices + matrices.transpose(0, 2, 1)) / 2)
-    good = values > FLOOR * np.maximum(values[:, -1:], 1e-30)
+def _orthonormal(directions: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Return the matrix that makes vectors orthonormal by the Hessian, given its products with them."""
+    matrix = directions @ products.T
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    good = values > FLOOR * max(float(values[-1]), 1e-30)
     # Directions without a noticeable curvature become zero, which corrects nothing.
     scales = np.where(good, 1 / np.sqrt(np.where(good, values, 1.0)), 0.0)
-    scaling = (vectors * scales[:, None, :]).transpose(0, 2, 1)
-    return list(zip(scaling @ directions, scaling @ products, strict=True))
+    return (vectors * scales).T

@@ -3,6 +3,7 @@
 import numpy as np
 
 from fedkin.methods.bilevel.newton_state import Evidence, NewtonState, Visit
+from fedkin.numerics.simplex_steps import project
 
 OTHER_STARTS = 2
 """How many other starts are tried."""
@@ -23,10 +24,12 @@ def other_starts(weights: np.ndarray, cap: float | np.ndarray) -> np.ndarray:
     """Return other weights to start from, as rows, given those of a minimum.
 
     First, what nodes between zero and the cap hold together goes to one of them that is not the first;
-    last, everybody gets what the cap has left.
+    last, everybody gets what the cap has left, as far as the cap allows.
 
     >>> other_starts(np.array([0.5, 0.3, 0.2, 0.0]), 0.5).tolist()
     [[0.5, 0.0, 0.5, 0.0], [0.0, 0.2, 0.3, 0.5]]
+    >>> other_starts(np.array([0.6, 0.4, 0.0]), np.array([0.7, 0.4, 0.4])).round(9).tolist()
+    [[0.4, 0.2, 0.4]]
     """
     caps = np.broadcast_to(cap, weights.shape)
     free = np.flatnonzero((weights > 1e-6) & (weights < caps - 1e-6))
@@ -41,7 +44,9 @@ def other_starts(weights: np.ndarray, cap: float | np.ndarray) -> np.ndarray:
         found.append(start)
     room = caps - weights
     if room.sum() > 0:
-        found.append(room / room.sum())
+        shares = room / room.sum()
+        # Where caps leave less than 1 in all, a share of that may be above one of them.
+        found.append(project(shares, caps) if (shares > caps).any() else shares)
     return np.array(found).reshape(-1, len(weights))
 
 
