@@ -25,4 +25,5 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     settings = (MMAP_THRESHOLD, LARGEST_KEPT_BLOCK), (TRIM_THRESHOLD, KEPT_BYTES)
-    return all(map(bool, [mallopt(name, value) for name, value in settings]))
+    accepted = [mallopt(name, value) for name, value in settings]
+    return all(accepted)
