@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.checks import FARTHEST_MOVE, FEWEST_COMPARED, NORM_CEILING
+from fedkin.federation.checks import NORM_CEILING, far_moves
 from fedkin.federation.secure.fixed_point import NUMBER_BOUND
 from fedkin.federation.secure.orders import MOVE, NORM, WORDS, measure_names, row_length
 from fedkin.federation.task import Task
@@ -81,11 +81,11 @@ def find_norm_faults(
             if name.startswith(NORM) and length > NORM_CEILING * max(middle, largest_sent, 1.0):
                 own = name.removeprefix(NORM)
                 faults[number] = f"its {own} has the norm {length:.3g}, far out of range"
-            compared = name.startswith(MOVE) and len(finite) >= FEWEST_COMPARED and middle > 0
-            if compared and length > FARTHEST_MOVE * middle and faults[number] is None:
-                times = f"{length / middle:.0f} times"
-                moved = name.removeprefix(MOVE)
-                faults[number] = f"it moves the {moved} {times} as far as the node in the middle"
+        if name.startswith(MOVE):
+            moved = name.removeprefix(MOVE)
+            begun = float(np.linalg.norm(sent[moved])) / np.sqrt(len(np.atleast_2d(sent[moved])))
+            for number, fault in far_moves(moved, lengths, begun).items():
+                faults[number] = faults[number] or fault
     return faults
 
 
