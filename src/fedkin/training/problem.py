@@ -29,6 +29,7 @@ from fedkin.training.checkpoint import (
     save_checkpoint,
     versions,
 )
+from fedkin.training.false_slopes import false_slope_sentence, find_false_slope
 from fedkin.training.keys import building_key, initial_model_key, judging_key, training_key
 from fedkin.training.leave_out import claims_of, judge
 from fedkin.training.runner import Budget, RunState, begin, run
@@ -167,6 +168,7 @@ class Problem:
         after_step: Callable[[RunState], None] | None = None,
         run_name: str = "",
         leave_one_out: bool = False,
+        owner: str = "the owner",
     ) -> "TrainedRun":
         """Run a method to its end, or continue from a checkpoint.
 
@@ -183,6 +185,7 @@ class Problem:
             leave_one_out: Whether, at the end, each node that has a weight is left out once
                 (`training.leave_out`). A node without which the owner's loss is clearly lower is named in a
                 warning, and the run starts over without it.
+            owner: Whose loss that is, in the words of the warning.
         """
         method.check(len(self.federation.names))
         parameters_before = _parameters_in(checkpoint)
@@ -205,6 +208,7 @@ class Problem:
             on_event or (lambda event: None),
             after_step,
             run_name,
+            owner,
         )
         if leave_one_out:
             trained = self._run_judged(plan)
@@ -321,6 +325,15 @@ class Problem:
         lied = state.stopped == STOPPED_BY_MISMATCH  # somebody does for certain, whoever it is
         harmful, notes = None, ()
         try:
+            if lied:
+                liar, cost = find_false_slope(
+                    federation, self.center, theta, weights, cap or 1.0, judging_key(self.seed)
+                )
+                state.cost += cost
+                if liar is not None:
+                    federation.exclude(liar, false_slope_sentence(federation.names[liar]))
+                if liar is not None or (there & ~federation.present).any():
+                    return True
             found = judge(
                 federation, self.center, theta, weights, cap or 1.0, judging_key(self.seed)
             )
@@ -331,7 +344,8 @@ class Problem:
                 return True
             harmful = found.harmful(np.ones_like(claims) if lied else claims)
             if harmful is not None:
-                federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
+                why = found.sentence(federation.names[harmful], harmful, plan.owner)
+                federation.exclude(harmful, why)
         except FedkinError as error:
             notes = (f"at the end, nodes could not be left out one by one: {error}",)
         if not learned and (there & ~federation.present).any():
@@ -356,6 +370,7 @@ class _Plan:
     report: OnEvent
     after_step: Callable[[RunState], None] | None
     name: str
+    owner: str
 
 
 @dataclass(frozen=True)
