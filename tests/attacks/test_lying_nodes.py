@@ -193,6 +193,15 @@ def test_arithmetic_says_whose_slopes_are_false(attacks, named):
     assert blamed(*attacks)[0] in named
 
 
+def test_arithmetic_says_it_where_sums_are_secure_too():
+    """Every sum is over three nodes or more, at a model of its own."""
+    problem = build(small(0, 1), "logistic", {NODES - 1: ATTACKS["slope -1"]}, secure=True)
+    trained = problem.train(Bilevel(), budget=Budget(steps=20), leave_one_out=True)
+    said = [warning for row in trained.state.history for warning in row.warnings]
+    assert any("n8 gets no weight: without it, the slopes" in warning for warning in said)
+    assert trained.state.kept.node_weights[-1] == 0
+
+
 def test_slopes_that_are_out_of_all_range_are_not_even_compared():
     rows = small(0, 1)
     problem = build(rows, "logistic", {NODES - 1: false_slope(-1e9)})

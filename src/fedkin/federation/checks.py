@@ -16,9 +16,9 @@ Nodes differ, but a node whose numbers are four orders of magnitude off is broke
 FARTHEST_MOVE = 20.0
 """How many times farther than the node in the middle a node may move a vector that all begin with."""
 
-LEAST_MIDDLE = 0.05
+LEAST_MIDDLE = 0.1
 """The middle counts as this share of that vector's norm, at least: near the model of most nodes, they hardly
-move it, and an honest node that is unlike them does."""
+move it, and an honest node that is unlike them does, by about its length."""
 
 FEWEST_COMPARED = 3
 """With fewer nodes nobody is in the middle."""
