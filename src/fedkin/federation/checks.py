@@ -16,10 +16,6 @@ Nodes differ, but a node whose numbers are four orders of magnitude off is broke
 FARTHEST_MOVE = 20.0
 """How many times farther than the node in the middle a node may move a vector that all begin with."""
 
-LEAST_MIDDLE = 0.1
-"""The middle counts as this share of that vector's norm, at least: near the model of most nodes, they hardly
-move it, and an honest node that is unlike them does, by about its length."""
-
 FEWEST_COMPARED = 3
 """With fewer nodes nobody is in the middle."""
 
@@ -108,28 +104,25 @@ def find_far_moves(
             if own is not None:
                 begun = sent[name] if sent[name].ndim < 2 else sent[name][list(asked)]
                 lengths[number] = _norm(own[name] - begun) / np.sqrt(len(asked))
-        begun = _norm(sent[name]) / np.sqrt(len(np.atleast_2d(sent[name])))
-        for number, fault in far_moves(name, lengths, begun).items():
+        for number, fault in far_moves(name, lengths).items():
             faults[number] = fault
     return faults
 
 
-def far_moves(name: str, lengths: Mapping[int, float], begun: float) -> dict[int, str]:
+def far_moves(name: str, lengths: Mapping[int, float]) -> dict[int, str]:
     """Say which nodes have moved a vector much farther than the others have.
 
     Args:
         name: What the vector is called.
         lengths: How far each node has moved it.
-        begun: The norm of the vector that all began with.
     """
     if len(lengths) < FEWEST_COMPARED:
         return {}
     middle = sorted(lengths.values())[(len(lengths) - 1) // 2]
-    farthest = FARTHEST_MOVE * max(middle, LEAST_MIDDLE * begun)
     return {
         number: f"it moves the {name} {length / middle:.0f} times as far as the node in the middle"
         for number, length in lengths.items()
-        if middle > 0 and length > farthest
+        if middle > 0 and length > FARTHEST_MOVE * middle
     }
 
 

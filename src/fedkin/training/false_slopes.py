@@ -2,13 +2,16 @@ r"""Whose slopes are not those of its gradients, where it is known that somebody
 
 Slopes and the sum of gradients have to agree (`methods.bilevel.mismatch`) for all weights. So the center asks
 for both, in one exchange, with all nodes and without each of them: without the node that lies, they agree.
-This says who it is by arithmetic; the owner's rows need not tell, and may be few.
+If several lie, the differences say by how much each does: they are sums of what is false, with known weights.
+This is arithmetic; the owner's rows need not tell, and may be few.
 
 As where nodes are left out by the owner's loss, every sum is at a model of its own, and slopes are asked for
-there. A node that knew which sum lacks another one could tell the truth in that one, and have the other
+there. Nodes that knew which sum lacks another one could tell the truth in that one, and have the other
 blamed. So models and order are drawn from the operating system's randomness, which nodes cannot repeat as
-they can repeat a run's own, and two exchanges have to agree.
+they can repeat a run's own, and several exchanges have to agree.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,17 +26,40 @@ from fedkin.methods.weights import Cap
 from fedkin.training.leave_out import models_apart, rows_without_each
 from fedkin.types import Key, Vector
 
-CLEARLY = 0.9
-"""Without the node that lies, or one of several, the difference is below this share of that with all.
-
-Without an honest node it is larger than with all, since those who lie have more of the weight.
-"""
-
 BEYOND_ROUNDING = 0.01
 """Here a difference above this share of what a search allows is a lie: what is left is rounding."""
 
-TIMES = 2
+TIMES = 3
 """How many exchanges have to agree."""
+
+CLEARLY = 3.0
+"""Of several that lie, the worst is named if it is this many times as far off as the node in the middle."""
+
+STEADY = 2.0
+"""And if exchanges differ by no more than this factor in how far off it is."""
+
+
+class Differences(NamedTuple):
+    """By how much slopes and gradients differ, with all nodes and without each that can be left out."""
+
+    nodes: np.ndarray
+    """The nodes that can be left out."""
+    weights: np.ndarray
+    """Their weights, with all of them and without each: (1 + nodes, nodes)."""
+    values: np.ndarray
+    """The differences: (1 + nodes)."""
+    allowed: np.ndarray
+    """How much of them is rounding."""
+
+    @property
+    def beyond(self) -> np.ndarray:
+        """Which differences are more than rounding."""
+        return np.abs(self.values) > self.allowed
+
+    @property
+    def by_node(self) -> np.ndarray:
+        """How far off each node is."""
+        return np.linalg.lstsq(self.weights, self.values, rcond=None)[0]
 
 
 def find_false_slope(
@@ -51,73 +77,75 @@ def find_false_slope(
         cap: The largest weight of a node.
         key: Where randomness comes from.
     """
-    named, cost, answered = set[int | None](), Cost(), 0
+    seen: list[Differences] = []
+    cost = Cost()
     for time in range(TIMES + STRIKES):
         own_key = jax.random.fold_in(key, time)
-        asked = _ask_without_each(federation, center, theta, weights, cap, own_key)
-        if asked is None:
-            return None, cost
-        differences, spent = asked
+        found, spent = _ask_without_each(federation, center, theta, weights, cap, own_key)
         cost += spent
-        if not np.isfinite([each for each, _ in differences.values()]).all():
-            continue  # an answer was missing, or out of all range: three times, and the node is dropped
-        named.add(_clearly_least(differences))
-        answered += 1
-        if answered == TIMES:
-            break
-    return (named.pop() if answered == TIMES and len(named) == 1 else None), cost
+        if found is None:
+            return None, cost
+        # An answer that is missing, or out of all range, says nothing: after three, the node is dropped.
+        if np.isfinite(found.values).all():
+            seen.append(found)
+        if len(seen) == TIMES:
+            return _worst(seen), cost
+    return None, cost
 
 
-def _clearly_least(differences: dict[int | None, tuple[float, float]]) -> int | None:
-    """Return the node without which slopes and gradients agree best, if they do clearly better than with all.
-
-    Args:
-        differences: With all nodes (None) and without each, by how much they differ, and what is allowed.
-    """
-    with_all, allowed = differences[None]
-    best = min(differences, key=lambda node: differences[node][0])
-    if with_all <= BEYOND_ROUNDING * allowed or differences[best][0] >= CLEARLY * with_all:
+def _worst(seen: list[Differences]) -> int | None:
+    """Return the node that lies, or lies most, if all exchanges say so."""
+    nodes = seen[0].nodes
+    if not all(np.array_equal(own.nodes, nodes) and own.beyond.any() for own in seen):
         return None
-    return best
+    agree = ~np.any([own.beyond[1:] for own in seen], axis=0)
+    if agree.any():  # there is one liar, and without it nothing is wrong
+        only = np.count_nonzero(agree) == 1
+        return int(nodes[np.argmax(agree)]) if only else None
+    far = np.stack([own.by_node for own in seen])
+    least = np.abs(far).min(axis=0)
+    worst = int(np.argmax(least))
+    steady = np.abs(far[:, worst]).max() <= STEADY * least[worst]
+    one_sign = abs(np.sign(far[:, worst]).sum()) == len(far)
+    middle = np.sort(least)[(len(least) - 1) // 2]
+    told = steady and one_sign and len(nodes) > 1 and least[worst] > CLEARLY * middle
+    return int(nodes[worst]) if told else None
 
 
 def _ask_without_each(
     federation: Federation, center: Center, theta: Vector, weights: np.ndarray, cap: Cap, key: Key
-) -> tuple[dict[int | None, tuple[float, float]], Cost] | None:
-    """Return by how much slopes and gradients differ, with all nodes (None) and without each, by number.
-
-    If no node can be left out, nobody is asked.
-    """
+) -> tuple[Differences | None, Cost]:
+    """Ask for slopes and gradients with all nodes and without each; if none can be left out, ask nobody."""
     judged, rows = rows_without_each(federation, center, weights, cap)
     if not len(judged):
-        return None
+        return None, Cost()
     loss, target = center.loss_and_gradient(theta)
     random = np.random.default_rng()
-    rows = rows[order := random.permutation(len(rows))]
+    order = random.permutation(len(rows))
     noise = jnp.asarray(random.normal(size=(len(rows), len(theta))), theta.dtype)
     models = models_apart(theta, noise)
     vectors = jnp.tile(target, (len(rows), 1))
+    sent = jnp.asarray(rows[order], theta.dtype)
     weighted = (rows != 0).any(axis=0)
     reply = federation.exchange(
-        gradient=WeightedSum(
-            GRADIENT, {"theta": models}, weights=jnp.asarray(rows, theta.dtype), begin=True
-        ),
+        gradient=WeightedSum(GRADIENT, {"theta": models}, weights=sent, begin=True),
         slope=PerNode(SLOPE, {"theta": models, "vector": vectors}, nodes=weighted, begin=True),
         key=key,
     )
     gradients = np.asarray(reply.gradient["gradient"], np.float64)
     slopes = np.asarray(reply.slope["slope"], np.float64)
-    left_out = [None, *judged.tolist()]
-    found = {
-        left_out[number]: difference_of(own, row, gradient, np.asarray(target, np.float64), loss)
-        for number, own, row, gradient in zip(order, slopes, rows, gradients, strict=True)
-    }
-    return found, reply.cost
+    found = np.empty((len(rows), 2))
+    for place, number in enumerate(order):
+        found[number] = difference_of(
+            slopes[place], rows[number], gradients[place], np.asarray(target, np.float64), loss
+        )
+    values, allowed = found.T
+    return Differences(judged, rows[:, judged], values, BEYOND_ROUNDING * allowed), reply.cost
 
 
 def false_slope_sentence(name: str) -> str:
     """Say why a node gets no weight."""
     return (
-        f"{name} gets no weight: without it, the slopes that nodes report are those of their gradients; the "
-        f"run starts over without {name}"
+        f"{name} gets no weight: the slopes that it reports are not those of its gradients; the run starts "
+        f"over without {name}"
     )

@@ -243,6 +243,9 @@ def _round(federation: Federation, models: Array, rows: Array, rate: float) -> W
         },
         weights=rows,
         begin=True,
+        # Near the model of most nodes these hardly move it, and an honest one that is unlike them does. What
+        # a long move does to the models is what is judged here.
+        compares_moves=False,
         steps=min(max(federation.batches, SHORTEST_ROUND), LONGEST_ROUND),
         reply="point",
     )

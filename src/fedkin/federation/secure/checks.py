@@ -44,6 +44,8 @@ def find_norm_faults(
     task: Task,
     replies: Sequence[Mapping[str, np.ndarray] | None],
     sent: Mapping[str, np.ndarray],
+    *,
+    compares_moves: bool = True,
 ) -> list[str | None]:
     """Say of each node's norms what is wrong with them, or None, as for plain replies (`checks`).
 
@@ -53,6 +55,7 @@ def find_norm_faults(
         task: The task that was asked for.
         replies: Each node's replies of good form, or None.
         sent: The arrays of the message.
+        compares_moves: Whether a node may not move a model much farther than the others.
     """
     faults: list[str | None] = [None] * len(replies)
     formed = [number for number, own in enumerate(replies) if own is not None]
@@ -81,10 +84,8 @@ def find_norm_faults(
             if name.startswith(NORM) and length > NORM_CEILING * max(middle, largest_sent, 1.0):
                 own = name.removeprefix(NORM)
                 faults[number] = f"its {own} has the norm {length:.3g}, far out of range"
-        if name.startswith(MOVE):
-            moved = name.removeprefix(MOVE)
-            begun = float(np.linalg.norm(sent[moved])) / np.sqrt(len(np.atleast_2d(sent[moved])))
-            for number, fault in far_moves(moved, lengths, begun).items():
+        if name.startswith(MOVE) and compares_moves:
+            for number, fault in far_moves(name.removeprefix(MOVE), lengths).items():
                 faults[number] = faults[number] or fault
     return faults
 
