@@ -127,8 +127,8 @@ class DistantCenter(Center):
         self, reference: Vector, models: Sequence[Vector]
     ) -> tuple[float, list[Comparison]]:
         """Return the mean loss of a model, and how well others do in comparison with it: one exchange."""
-        rows = {"theta": jnp.stack(models), "reference": jnp.tile(reference, (len(models), 1))}
-        reply = self._ask(VALIDATION_COMPARISON, **rows)
+        references = jnp.tile(reference, (len(models), 1))
+        reply = self._ask(VALIDATION_COMPARISON, theta=jnp.stack(models), reference=references)
         found = {name: np.ravel(np.asarray(array, np.float64)) for name, array in reply.items()}
         losses = np.where(np.isfinite(found["loss"]), found["loss"], np.inf)
         compared = [

@@ -32,7 +32,7 @@ BEYOND_ROUNDING = 0.01
 TIMES = 3
 """How many exchanges have to agree."""
 
-CLEARLY = 3.0
+CLEARLY = 10.0
 """Of several that lie, the worst is named if it is this many times as far off as the node in the middle."""
 
 STEADY = 2.0
