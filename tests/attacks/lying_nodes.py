@@ -166,11 +166,11 @@ def small(seed, liars):
     return Rows(nodes, rows(100), rows(500))
 
 
-def build(rows, model, lies, seed=0):
+def build(rows, model, lies, seed=0, *, secure=False):
     """Bind the rows to a model; `lies` has what some nodes report, by number."""
     engine = simulation(rows.nodes, batch_size=50, seed=seed)
     return Problem.build(
-        lambda objective: UnreliableSimulation(engine(objective), lies=lies),
+        lambda objective: UnreliableSimulation(engine(objective), lies=lies, secure=secure),
         rows.validation,
         model=model,
         classes=np.unique(rows.test.labels),
@@ -194,18 +194,31 @@ class Outcome:
 
     def named(self):
         """The nodes that a warning names."""
-        return {f"n{k + 1}" for k in range(NODES) if any(f"n{k + 1} " in w for w in self.warnings)}
+        names = [f"n{k + 1}" for k in range(len(self.weights))]
+        return {name for name in names if any(f"{name} " in warning for warning in self.warnings)}
 
 
 def play(method, lie, liars, seed=0, rows=digits, **options):
     """Run a method on a federation with liars."""
-    model, settings, budget = METHODS[method]
     lies = {} if lie is None else dict.fromkeys(range(NODES - liars, NODES), lie)
-    problem = build(rows(seed, liars), model, lies, seed)
+    return play_on(rows(seed, liars), method, lies, seed, **options)
+
+
+def play_without(method, liars, seed=0, rows=digits, **options):
+    """Run a method on the same federation without those who would lie."""
+    whole = rows(seed, liars)
+    honest = dict(list(whole.nodes.items())[: NODES - liars])
+    return play_on(Rows(honest, whole.validation, whole.test), method, {}, seed, **options)
+
+
+def play_on(rows, method, lies, seed, **options):
+    """Run a method on nodes, of which some lie."""
+    model, settings, budget = METHODS[method]
+    problem = build(rows, model, lies, seed)
     try:
         state = problem.train(settings, budget=budget, **options).state
     except FedkinError as error:
-        nothing = np.full(NODES, np.nan)
+        nothing = np.full(len(rows.nodes), np.nan)
         return Outcome(nothing, float("nan"), 0, f"failed: {error}", problem.federation.end_step())
     warnings = tuple(warning for row in state.history for warning in row.warnings)
     return Outcome(
@@ -231,6 +244,12 @@ def main():
     )
     for method in given.methods:
         for liars in given.liars:
+            alone = play_without(method, liars, given.seed, leave_one_out=given.defended)
+            print(
+                f"{method}, without the {liars}: accuracy {alone.accuracy:.3f}, "
+                f"{alone.synchronizations} synchronizations; {alone.stopped[:100]}",
+                flush=True,
+            )
             for attack in given.attacks:
                 begun = time.monotonic()
                 found = play(

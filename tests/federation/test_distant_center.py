@@ -147,6 +147,21 @@ def test_final_scores_are_those_of_a_table(both):
     assert set(found) == {"validation", "test"}
 
 
+def test_models_are_compared_in_one_exchange(both):
+    center, distant, node, _ = both
+    reference, *others = (model(center, seed) for seed in range(4))
+    loss, compared = distant.compare(reference, others)
+    expected, known = center.compare(reference, others)
+    assert loss == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(compared, known, rtol=1e-5)
+    assert node.exchanges == 1
+    assert [own.loss for own in known] == pytest.approx(
+        [center.validate(theta).loss for theta in others], rel=1e-6
+    )
+    one = center.compare(reference, [reference])[1][0]
+    assert (one.loss, one.error) == (pytest.approx(expected), 0)
+
+
 def test_a_model_that_has_diverged_is_not_asked_about(both):
     center, distant, node, _ = both
     nothing = model(center, 0) * jnp.nan

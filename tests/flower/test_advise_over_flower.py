@@ -15,6 +15,7 @@ from fedkin.flower.jobs.loading import load_job
 from fedkin.flower.messenger import Messenger
 from flower.fake_grid import FakeGrid
 from flower.killed import killed_after
+from flower.test_everyone_over_flower import with_slope
 
 JOB = """
 own = "{own}"
@@ -22,6 +23,7 @@ label = "{label}"
 seed = 3
 folds = 3
 repeats = 1
+leave-one-out = {judged}
 {more}
 [federation]
 plain-sums = true
@@ -59,9 +61,10 @@ def grid(tables, tamper=None, **more):
     return FakeGrid(nodes, tamper)
 
 
-def write_job(tmp_path, tables, more='drop = "days"', label="outcome"):
+def write_job(tmp_path, tables, more='drop = "days"', label="outcome", judged="false"):
+    """What the simulation does; if nodes are judged at the end, costs differ."""
     path = tmp_path / "job.toml"
-    path.write_text(JOB.format(own=tables["own"], label=label, more=more))
+    path.write_text(JOB.format(own=tables["own"], label=label, more=more, judged=judged))
     return load_job(path)
 
 
@@ -161,6 +164,36 @@ def test_numbers_are_learned_in_the_owners_unit(tables, tmp_path):
         tables, tmp_path / "out", "--label=days", "--drop=outcome", "--task=regression"
     )
     assert_same(found, expected)
+
+
+def test_a_node_that_lies_about_its_slopes_gets_no_weight(tables, tmp_path):
+    """The owner is told of it once, though every fold finds it out for itself."""
+    found = {}
+    for judged in ("true", "false"):
+        job = write_job(tmp_path, tables, judged=judged)
+        liar = grid(tables, with_slope(-5.0, "c"))
+        found[judged], _ = advised(job, liar, tmp_path / f"advice {judged}")
+    assert found["true"].weights.loc["c", "weight"] < 0.02
+    assert found["false"].weights.loc["c", "weight"] > 0.1
+    said = [w for w in found["true"].model.warnings if "gets no weight" in w]
+    assert len(said) == 1
+    assert said[0].startswith("c gets no weight")
+    losses = {judged: own.candidates.loc["learned", "loss"] for judged, own in found.items()}
+    assert losses["true"] < losses["false"]
+
+
+def test_where_nobody_lies_judging_changes_the_cost_only(tables, whole, tmp_path):
+    job = write_job(tmp_path, tables, judged="true")
+    advice, _ = advised(job, grid(tables), tmp_path / "advice")
+    expected = whole[0][0]
+    assert advice.verdict == expected.verdict
+    columns = [name for name in advice.candidates if not name.startswith("test")]
+    pd.testing.assert_frame_equal(
+        advice.candidates[columns], expected.candidates[columns], atol=1e-6
+    )
+    pd.testing.assert_frame_equal(advice.weights, expected.weights, atol=1e-6)
+    assert 0 < advice.cost.synchronizations - expected.cost.synchronizations <= 22
+    assert not [warning for warning in advice.model.warnings if "gets no weight" in warning]
 
 
 class Losing:

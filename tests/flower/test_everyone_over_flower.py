@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,7 @@ JOB = """
 validation-fraction = 0.25
 label = "outcome"
 seed = 3
+leave-one-out = {judged}
 {more}
 [federation]
 plain-sums = true
@@ -78,9 +80,10 @@ def grid(tables, tamper=None, **more):
     return FakeGrid(nodes, tamper)
 
 
-def write_job(tmp_path, more="", wait=5):
+def write_job(tmp_path, more="", wait=5, judged="false"):
+    """What the simulation does; if nodes are judged at the end, costs differ."""
     path = tmp_path / "job.toml"
-    path.write_text(JOB.format(more=more, wait=wait))
+    path.write_text(JOB.format(more=more, wait=wait, judged=judged))
     return load_job(path)
 
 
@@ -187,7 +190,8 @@ def test_regression_gives_what_the_simulation_gives(tables, tmp_path):
     expected = simulated(tables, "age", "regression", model="ridge", compare=[], steps=3)
     path = tmp_path / "job.toml"
     more = 'compare = []\nsteps = 3\ntask = "regression"'
-    path.write_text(JOB.format(more=more, wait=5).replace("outcome", "age"))
+    text = JOB.format(more=more, wait=5, judged="false")
+    path.write_text(text.replace("outcome", "age"))
     found = learned(load_job(path), grid(tables, label="age", task="regression"), tmp_path)
     assert_same(found, expected)
     metrics = json.loads((tmp_path / "map" / "owners" / "a" / "metrics.json").read_text())
@@ -317,6 +321,61 @@ def test_owners_that_part_get_what_each_would_get_alone(tables, tmp_path):
         assert len({int(place.rpartition("/")[2]) // MOST_MODELS for place in series}) == 2
 
 
+def with_slope(value, liar):
+    """Let a node report this slope to every owner."""
+
+    def tamper(name, reply):
+        if name == liar and reply.has_content() and "answer" in reply.content:
+            parcel = wire.unpack("answer", reply.content, 10**6)
+            lies = {
+                place: [value] * len(true) if isinstance(true, list) else value
+                for place, true in parcel.values.items()
+                if place.endswith("slope.number.slope")
+            }
+            reply.content = wire.pack("answer", Parcel({**parcel.values, **lies}, parcel.vectors))
+        return reply
+
+    return tamper
+
+
+def noisy(tables, tmp_path):
+    """Return the tables, and one of a node whose labels are noise."""
+    frame = pd.read_csv(tables["b"])
+    draw = np.random.default_rng(5)
+    frame["outcome"] = draw.choice(["ill", "well"], len(frame))
+    frame.to_csv(tmp_path / "e.csv", index=False)
+    return {**tables, "e": tmp_path / "e.csv"}
+
+
+def test_every_owner_finds_out_who_lies(tables, tmp_path):
+    tables = noisy(tables, tmp_path)
+    found = {}
+    for judged in ("true", "false"):
+        out = tmp_path / judged
+        out.mkdir()
+        job = write_job(out, "compare = []", judged=judged)
+        job = replace(job, federation=job.federation.model_copy(update={"nodes": 5}))
+        found[judged] = learned(job, grid(tables, with_slope(-5.0, "e")), out)
+    victims = ["a", "b", "c", "d"]
+    assert (found["true"].matrix.loc[victims, "e"] < 0.02).all()
+    assert (found["false"].matrix.loc[victims, "e"] > 0.1).any()
+    said = [warning for warning in found["true"].warnings if "gets no weight" in warning]
+    assert {warning.split()[0] for warning in said} == {"e"}
+    kin = found["true"].matrix
+    assert all(kin.loc[own, list(pair)].sum() > 0.6 for pair in ("ab", "cd") for own in pair)
+
+
+def test_where_nobody_lies_judging_changes_the_cost_only(tables, tmp_path):
+    expected = simulated(tables, compare=[])
+    found = learned(write_job(tmp_path, "compare = []", judged="true"), grid(tables), tmp_path)
+    pd.testing.assert_frame_equal(found.matrix, expected.matrix, atol=1e-4, rtol=1e-4)
+    for name, model in expected.models.items():
+        np.testing.assert_allclose(found.models[name].theta, model.theta, rtol=1e-3, atol=1e-4)
+        more = found.models[name].cost.synchronizations - model.cost.synchronizations
+        assert more == 11  # one for the step size, and ten rounds
+    assert not [warning for warning in found.warnings if "weight" in warning]
+
+
 def test_an_owner_that_diverges_leaves_the_others_undisturbed(tables, tmp_path):
     """Its node's gradient is NaN; the others get what they would get anyway."""
 
@@ -359,14 +418,14 @@ def test_a_job_that_cannot_be_carried_out_is_refused_at_once(tmp_path, more, wor
 
 def test_a_share_of_rows_lies_between_0_and_1(tmp_path):
     path = tmp_path / "job.toml"
-    path.write_text(JOB.format(more="", wait=5).replace("0.25", "1.5"))
+    path.write_text(JOB.format(more="", wait=5, judged="false").replace("0.25", "1.5"))
     with pytest.raises(InputError, match="validation-fraction"):
         load_job(path)
 
 
 def test_one_node_has_nobody_to_learn_with(tmp_path):
     path = tmp_path / "job.toml"
-    path.write_text(JOB.format(more="", wait=5).replace("nodes = 4", "nodes = 1"))
+    path.write_text(JOB.format(more="", wait=5, judged="false").replace("nodes = 4", "nodes = 1"))
     with pytest.raises(InputError, match="nobody to learn with"):
         load_job(path)
 

@@ -21,6 +21,7 @@ validation-fraction = 0.25
 label = "outcome"
 seed = 3
 compare = []
+leave-one-out = false
 
 [federation]
 plain-sums = true

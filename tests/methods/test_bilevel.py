@@ -158,6 +158,25 @@ def test_the_adaptive_loop_does_not_call_a_short_step_or_unfinished_training_con
     assert "training has not settled: give it more rounds" in unfinished.stopped
 
 
+@pytest.mark.parametrize(("equally_long", "worse_is_accepted"), [(False, 1), (True, 0)])
+def test_where_nodes_may_lie_weights_are_compared_that_were_trained_equally_long(
+    equally_long, worse_is_accepted
+):
+    """A model that is far from the end gets better with any weights, if it is trained for longer."""
+    ones, noise = np.ones((30, 1)), np.random.default_rng(0).normal(size=30)
+    kin, other = (ones, noise + 1.0), (ones, noise + 3.0)
+    made = problem(Ridge(l2=1e-9, intercept=False), [kin, other], kin)
+    inner = LocalSvrg(0.1, period=1, rounds=2, refresh_probability=1.0)
+    method = AdaptiveBilevel(Differentiation(1.0, inner, EXACT), equally_long=equally_long)
+    state = method.init(jnp.full(1, 10.0), 2)
+    state, first = method.step(state, jax.random.key(0), made.federation, made.center)
+    for candidate, accepted in (([0.1, 0.9], worse_is_accepted), ([0.9, 0.1], 1)):
+        tried = state._replace(candidate=jnp.array(candidate))
+        _, info = method.step(tried, jax.random.key(1), made.federation, made.center)
+        assert info.diagnostics["accepted"] == accepted
+        assert info.cost.synchronizations <= first.cost.synchronizations
+
+
 def test_starting_the_inner_solve_at_zero_gives_the_same_hypergradient_at_convergence():
     made, _ = linear_regression()
     gradients = []

@@ -57,6 +57,16 @@ def test_the_blocks_are_near_the_hessian_elsewhere():
     assert 0.1 < values.min() <= values.max() < 2
 
 
+def test_blocks_of_nodes_that_lie_grow_stale_with_the_model():
+    """They may be those of no Hessian."""
+    inputs = np.random.default_rng(0).normal(size=(50, 6))
+    objective = Objective.create(Logistic(classes=3, l2=0.01), inputs)
+    true, _ = measure(objective, jnp.zeros(objective.size), inputs)
+    found = true._replace(blocks=-true.blocks)
+    assert not found.are_stale(found.theta, found.weights)
+    assert found.are_stale(found.theta + 10, found.weights)
+
+
 def test_blocks_grow_stale_with_the_weights_and_with_the_model():
     inputs = np.random.default_rng(0).normal(size=(50, 6))
     objective = Objective.create(Logistic(classes=3), inputs)

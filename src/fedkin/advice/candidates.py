@@ -129,6 +129,7 @@ def train_with_nodes(
     cap: float,
     on_event: OnEvent | None = None,
     kept: Kept | None = None,
+    leave_one_out: bool = False,
 ) -> Federated:
     """Train everything that needs the nodes. All share their exchanges: each fold is an owner of its own.
 
@@ -140,6 +141,8 @@ def train_with_nodes(
         cap: The largest weight that is learned.
         on_event: Called with the events of training.
         kept: Where to keep what was learned so far; None for nowhere.
+        leave_one_out: Whether, at the end, each node that has a learned weight is left out once, by all rows
+            and by those of every fold.
     """
     rows = np.asarray(node_rows, np.float64)
     size = tuple((rows / rows.sum()).tolist())
@@ -157,10 +160,12 @@ def train_with_nodes(
             Points(owner.inputs[kept_rows], owner.labels[kept_rows])
         )
         methods[fold_name(repeat, fold)] = learned
+    folds = [fold_name(*place) for place in splits.all()]
     warnings: dict[str, None] = {}
 
     def report(event: Event) -> None:
-        if isinstance(event, Warned):
+        # Which nodes a fold does without is part of the cross-validation, and no news for the owner.
+        if isinstance(event, Warned) and not any(fold in event.message for fold in folds):
             warnings[event.message] = None
         if on_event is not None:
             on_event(event)
@@ -172,12 +177,13 @@ def train_with_nodes(
         checkpoints=None if kept is None else kept.checkpoints(list(owners)),
         made_with=None if kept is None else kept.made_with,
         run_name=lambda name: f"advise: {name}",
+        leave_one_out=(ALL_ROWS, *folds) if leave_one_out else (),  # the others have fixed weights
     )
     found = {name: _found(run) for name, run in trained.runs.items()}
     federation = next(iter(problem.problems.values())).federation
     back = [
         (learner, found[name].theta, among_present(found[name].weights, federation.present))
-        for learner in (ALL_ROWS, *(fold_name(*place) for place in splits.all()))
+        for learner in (ALL_ROWS, *folds)
         for name in ("equal", "size", learner)
     ]
     thetas, cost = problem.put_rows_back(back, rows)

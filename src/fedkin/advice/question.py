@@ -82,7 +82,12 @@ class Question:
         )
 
     def answer(
-        self, build: BuildProblem, *, on_event: OnEvent | None = None, kept: Kept | None = None
+        self,
+        build: BuildProblem,
+        *,
+        on_event: OnEvent | None = None,
+        kept: Kept | None = None,
+        leave_one_out: bool = False,
     ) -> Advice:
         """Train all candidates, and judge them.
 
@@ -90,6 +95,7 @@ class Question:
             build: Lets owners ask the nodes, whose labels are in the unit of this question.
             on_event: Called with the events of training.
             kept: Where to keep what was learned so far; None for nowhere.
+            leave_one_out: Whether, at the end, each node that has a learned weight is left out once.
         """
         rows = self.rows
         splits = Splits.draw(rows, self.folds, self.repeats, self.seed)
@@ -101,6 +107,7 @@ class Question:
             cap=self.cap,
             on_event=on_event,
             kept=kept,
+            leave_one_out=leave_one_out,
         )
         return conclude(
             rows,

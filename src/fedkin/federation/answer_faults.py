@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedkin.federation.attended_exchange import Answer, Assignment, Block
-from fedkin.federation.base import as_array
+from fedkin.federation.base import WeightedSum, as_array
 from fedkin.federation.checks import find_far_moves, find_faults, form_fault
 from fedkin.federation.owners import TRAINING
 from fedkin.federation.secure.checks import find_norm_faults, masked_form_fault
@@ -60,10 +60,15 @@ def _range_faults(
         own if _form_fault(assignment, own, size) is None else None
         for assignment, own in zip(assignments, replies, strict=True)
     ]
+    compares_moves = not isinstance(request, WeightedSum) or request.compares_moves
     if assignments[0].order is not None:
-        return find_norm_faults(request.task, formed, sent)
+        return find_norm_faults(request.task, formed, sent, compares_moves=compares_moves)
     models = [assignment.models for assignment in assignments]
     found = find_faults(request.task, replies, [len(own) for own in models], sent, size)
+    if not compares_moves:
+        return [
+            fault if own is not None else None for fault, own in zip(found, formed, strict=True)
+        ]
     good = [own if fault is None else None for own, fault in zip(formed, found, strict=True)]
     far = find_far_moves(request.task, good, models, sent)
     return [

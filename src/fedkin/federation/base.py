@@ -130,6 +130,7 @@ class WeightedSum(Request):
 
     Args:
         weights: The weight of each node, or a row of them for each model.
+        compares_moves: Whether a node is left out that moves a model much farther than the others.
     """
 
     def __init__(
@@ -139,10 +140,12 @@ class WeightedSum(Request):
         *,
         weights: Array,
         begin: bool = False,
+        compares_moves: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(task, message, begin=begin, **options)
         self.weights = weights
+        self.compares_moves = compares_moves
         rows = None if np.ndim(weights) < 2 else int(np.shape(weights)[0])
         if self.models is None and not task.vectors:
             self.models = rows
@@ -154,7 +157,12 @@ class WeightedSum(Request):
     def with_weights(self, weights: Array) -> "WeightedSum":
         """Return the same request with other weights."""
         return WeightedSum(
-            self.task, self.message, weights=weights, begin=self.begin, **self.options
+            self.task,
+            self.message,
+            weights=weights,
+            begin=self.begin,
+            compares_moves=self.compares_moves,
+            **self.options,
         )
 
     def _choose(self, nodes: int, *, ask_all: bool) -> np.ndarray:

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,15 @@ class Score:
     """The mean loss of the points, without the regularizer."""
     accuracy: float | None
     """The share of points classified correctly; None for regression."""
+
+
+class Comparison(NamedTuple):
+    """How well a model does on the owner's rows, in comparison with another one."""
+
+    loss: float
+    """Its mean loss, without the regularizer; infinite where it has diverged."""
+    error: float
+    """The standard error of the difference between both mean losses."""
 
 
 class Center:
@@ -226,9 +235,17 @@ class Center:
             return Score(loss, None)
         return Score(loss, float(np.mean(right)))
 
-    def row_losses(self, theta: Vector) -> np.ndarray:
+    def compare(
+        self, reference: Vector, models: Sequence[Vector]
+    ) -> tuple[float, list[Comparison]]:
+        """Return the mean loss of a model, and how well others do in comparison with it."""
+        rows = [self._row_losses(theta) for theta in (reference, *models)]
+        return _mean(rows[0]), [_compare(rows[0], other) for other in rows[1:]]
+
+    def _row_losses(self, theta: Vector) -> np.ndarray:
         """Return the loss of each row of D_0, without the regularizer."""
-        return self._judge_all(theta, np.asarray(self._inputs), self._labels)[0]
+        found = self._judge_all(theta, np.asarray(self._inputs), self._labels)[0]
+        return found.astype(np.float64)
 
     def _judge_all(
         self, theta: Vector, inputs: np.ndarray, labels: np.ndarray
@@ -253,6 +270,18 @@ class Center:
             return _score_inputs(objective, theta, _filled(inputs), _filled(labels), statistics)
         outputs = np.asarray(objective.outputs(theta, jnp.asarray(inputs), statistics))
         return _score_outputs(objective, _filled(outputs), _filled(labels))
+
+
+def _mean(losses: np.ndarray) -> float:
+    """Return the mean loss; infinite where a row's is not finite."""
+    return float(losses.mean()) if np.isfinite(losses).all() else float("inf")
+
+
+def _compare(reference: np.ndarray, losses: np.ndarray) -> Comparison:
+    if not (np.isfinite(reference).all() and np.isfinite(losses).all()):
+        return Comparison(_mean(losses), 0.0)
+    error = float((reference - losses).std()) / np.sqrt(len(losses))
+    return Comparison(_mean(losses), error)
 
 
 def _filled(rows: np.ndarray) -> np.ndarray:

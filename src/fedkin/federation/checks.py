@@ -104,15 +104,26 @@ def find_far_moves(
             if own is not None:
                 begun = sent[name] if sent[name].ndim < 2 else sent[name][list(asked)]
                 lengths[number] = _norm(own[name] - begun) / np.sqrt(len(asked))
-        if len(lengths) < FEWEST_COMPARED:
-            continue
-        middle = sorted(lengths.values())[(len(lengths) - 1) // 2]
-        for number, length in lengths.items():
-            if middle > 0 and length > FARTHEST_MOVE * middle:
-                faults[number] = (
-                    f"it moves the {name} {length / middle:.0f} times as far as the node in the middle"
-                )
+        for number, fault in far_moves(name, lengths).items():
+            faults[number] = fault
     return faults
+
+
+def far_moves(name: str, lengths: Mapping[int, float]) -> dict[int, str]:
+    """Say which nodes have moved a vector much farther than the others have.
+
+    Args:
+        name: What the vector is called.
+        lengths: How far each node has moved it.
+    """
+    if len(lengths) < FEWEST_COMPARED:
+        return {}
+    middle = sorted(lengths.values())[(len(lengths) - 1) // 2]
+    return {
+        number: f"it moves the {name} {length / middle:.0f} times as far as the node in the middle"
+        for number, length in lengths.items()
+        if middle > 0 and length > FARTHEST_MOVE * middle
+    }
 
 
 def form_fault(task: Task, replies: Mapping[str, np.ndarray], rows: int, size: int) -> str | None:

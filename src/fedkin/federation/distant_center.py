@@ -16,10 +16,11 @@ import numpy as np
 
 from fedkin.errors import DivergedError, InputError
 from fedkin.federation.base import Federation, PerNode, WeightedSum
-from fedkin.federation.center import Center, Score, empty_statistics
+from fedkin.federation.center import Center, Comparison, Score, empty_statistics
 from fedkin.federation.questions import (
     FINAL,
     FINAL_SCORES,
+    VALIDATION_COMPARISON,
     VALIDATION_GRADIENT,
     VALIDATION_HESSIAN_PRODUCT,
     VALIDATION_LINE,
@@ -121,6 +122,20 @@ class DistantCenter(Center):
             np.ravel(self._ask(VALIDATION_LOSS, theta=jnp.stack(sent))["loss"]) if sent else ()
         )
         return [float(next(found)) if good else float("nan") for good in finite]
+
+    def compare(
+        self, reference: Vector, models: Sequence[Vector]
+    ) -> tuple[float, list[Comparison]]:
+        """Return the mean loss of a model, and how well others do in comparison with it: one exchange."""
+        references = jnp.tile(reference, (len(models), 1))
+        reply = self._ask(VALIDATION_COMPARISON, theta=jnp.stack(models), reference=references)
+        found = {name: np.ravel(np.asarray(array, np.float64)) for name, array in reply.items()}
+        losses = np.where(np.isfinite(found["loss"]), found["loss"], np.inf)
+        compared = [
+            Comparison(float(loss), float(error))
+            for loss, error in zip(losses, found["error"], strict=True)
+        ]
+        return float(found["reference_loss"][0]), compared
 
     def search_line(
         self,

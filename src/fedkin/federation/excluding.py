@@ -16,6 +16,11 @@ SLOPE = "slope"
 """The name of the reply that is a node's slope."""
 
 
+def nodes_may_lie(federation: Federation) -> bool:
+    """Tell whether a run is one in which nodes are judged, and so may be other than they say."""
+    return isinstance(federation, ExcludingFederation)
+
+
 class ExcludingFederation(WrappedFederation):
     """Passes everything on, but asks excluded nodes for no numbers and counts them as absent.
 
@@ -30,6 +35,11 @@ class ExcludingFederation(WrappedFederation):
         """The last slope that each node has reported."""
         self._reasons: list[str] = []
         self._notes: list[str] = []
+
+    @property
+    def secure(self) -> bool:
+        """Whether nodes mask their part of every weighted sum."""
+        return bool(getattr(self.inner, "secure", False))
 
     @property
     def present(self) -> np.ndarray:

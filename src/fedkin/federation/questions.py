@@ -83,6 +83,12 @@ def validation_loss(held_out: HeldOut, message: Message, key: Key) -> Replies:
     return {"loss": held_out.center.loss_and_gradient(message["theta"])[0]}
 
 
+def validation_comparison(held_out: HeldOut, message: Message, key: Key) -> Replies:
+    """Reply with two models' losses on the validation rows, and the standard error of the difference."""
+    reference, compared = held_out.center.compare(message["reference"], [message["theta"]])
+    return {"reference_loss": reference} | compared[0]._asdict()
+
+
 def validation_line(held_out: HeldOut, message: Message, key: Key) -> Replies:
     """Find the model on a line where the validation loss is lowest, and reply with what is known there."""
     theta, direction = (np.asarray(message[name], np.float64) for name in ("theta", "direction"))
@@ -161,6 +167,13 @@ VALIDATION_LOSS = Question(
     number_replies=("loss",),
     reveals="How well a model does on the rows held out for validation.",
 )
+VALIDATION_COMPARISON = Question(
+    "validation_comparison",
+    validation_comparison,
+    vectors=("theta", "reference"),
+    number_replies=("loss", "error", "reference_loss"),
+    reveals="How well two models do on the rows held out for validation, and how much rows differ in that.",
+)
 VALIDATION_LINE = Question(
     "validation_line",
     validation_line,
@@ -201,6 +214,7 @@ QUESTIONS = {
         VALIDATION_SCORES,
         VALIDATION_GRADIENT,
         VALIDATION_LOSS,
+        VALIDATION_COMPARISON,
         VALIDATION_LINE,
         VALIDATION_SOLVE,
         VALIDATION_HESSIAN_PRODUCT,

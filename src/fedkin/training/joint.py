@@ -5,7 +5,7 @@ cross-validation, say. Each gets what `Problem.train` would give it alone.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -207,6 +207,7 @@ class JointProblem:
         after_step: Callable[[str, RunState], None] | None = None,
         after_run: Callable[[str, Problem, TrainedRun], None] | None = None,
         run_name: Callable[[str], str] = str,
+        leave_one_out: Collection[str] = (),
     ) -> JointRun:
         """Run a method to its end for every owner. For the arguments see `Problem.train`.
 
@@ -222,6 +223,8 @@ class JointProblem:
             after_run: Called with an owner's name, problem and run when it has come to its end; it may take
                 part in exchanges.
             run_name: Returns the name of an owner's run in its events.
+            leave_one_out: The owners whose rows judge, at the end, each node that has a weight. A node that
+                one of them excludes still works for the others.
         """
         meeting = Meeting()
         speaking = threading.Lock()
@@ -242,6 +245,8 @@ class JointProblem:
                 on_event=report,
                 after_step=None if after_step is None else partial(after_step, name),
                 run_name=run_name(name),
+                leave_one_out=name in leave_one_out,
+                owner=name,
             )
             if after_run is not None:
                 after_run(name, problem, trained)

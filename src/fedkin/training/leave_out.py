@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.federation.base import Cost, Federation, PerNode, WeightedSum
-from fedkin.federation.center import Center
+from fedkin.federation.center import Center, Comparison
 from fedkin.federation.secure.refusals import fewest_in_sum
 from fedkin.methods.local_svrg.node import INNER_SVRG_ROUND
 from fedkin.methods.step_size import SMOOTHNESS
@@ -69,29 +69,28 @@ class LeftOut:
     """What the owner's rows say about nodes that have a weight.
 
     Args:
-        with_all: The loss of each of the owner's rows with all of them; infinite where training has diverged.
+        loss: The loss of the owner's rows with all nodes; infinite where training has diverged.
         without: The same without each of them, by number.
         cost: What finding out has cost.
     """
 
-    with_all: np.ndarray
-    without: Mapping[int, np.ndarray]
+    loss: float
+    without: Mapping[int, Comparison]
     cost: Cost
 
     def gain(self, node: int) -> float:
         """Return the share of the owner's loss that is due to a node."""
-        loss, without = self.with_all.mean(), self.without[node].mean()
-        if not np.isfinite(loss):
+        without = self.without[node].loss
+        if not np.isfinite(self.loss):
             return float(np.isfinite(without))
-        return float(1 - without / loss)
+        return float(1 - without / self.loss)
 
     def certainty(self, node: int) -> float:
-        """Return by how many standard errors a node raises the loss of a row."""
-        differences = self.with_all - self.without[node]
-        if not np.isfinite(differences).all():
+        """Return by how many standard errors a node raises the loss."""
+        difference = self.loss - self.without[node].loss
+        if not np.isfinite(difference):
             return float("inf") * self.gain(node) if self.gain(node) else 0.0
-        error = float(differences.std()) / np.sqrt(len(differences))
-        return float(differences.mean()) / max(error, 1e-30)
+        return difference / max(self.without[node].error, 1e-30)
 
     def harms(self, node: int) -> bool:
         """Tell whether the owner's loss is clearly lower without a node."""
@@ -114,15 +113,14 @@ class LeftOut:
 
     def confirmed_by(self, other: "LeftOut") -> "LeftOut":
         """Return this with what both have cost, and only those nodes that harm by both."""
-        both = {node: rows for node, rows in self.without.items() if other.harms(node)}
-        return LeftOut(self.with_all, both, self.cost + other.cost)
+        both = {node: found for node, found in self.without.items() if other.harms(node)}
+        return LeftOut(self.loss, both, self.cost + other.cost)
 
-    def sentence(self, name: str, node: int) -> str:
-        """Say why a node gets no weight."""
+    def sentence(self, name: str, node: int, owner: str) -> str:
+        """Say why a node gets no weight from an owner."""
         return (
-            f"{name} gets no weight: trained equally long without it, the owner's validation loss is "
-            f"{self.without[node].mean():.3g} and not {self.with_all.mean():.3g}; the run starts over "
-            f"without {name}"
+            f"{name} gets no weight: trained equally long without it, the validation loss of {owner} is "
+            f"{self.without[node].loss:.3g} and not {self.loss:.3g}; the run starts over without {name}"
         )
 
 
@@ -154,24 +152,12 @@ def leave_each_out(
         cap: The largest weight of a node.
         key: Where randomness comes from.
     """
-    present = federation.present
-    weights = np.where(present, np.asarray(weights, np.float64), 0.0)
-    judged = np.flatnonzero(weights >= NOTICEABLE)
-    judged = judged[np.argsort(-weights[judged])][:MOST_LEFT_OUT]
-    if np.count_nonzero(present) < 2 or not len(judged):
-        return LeftOut(np.zeros(0), {}, Cost())
-    # Without one of three, a secure sum would be of two, and give their vectors away.
-    left = [weights_without(int(node), weights, cap, present) for node in judged]
-    enough = [np.count_nonzero(own) >= fewest_in_sum(federation) for own in left]
-    judged = judged[enough]
+    judged, rows = rows_without_each(federation, center, weights, cap)
     if not len(judged):
-        return LeftOut(np.zeros(0), {}, Cost())
-    left = [own for own, is_enough in zip(left, enough, strict=True) if is_enough]
-    rows = np.stack([weights / weights.sum(), *left])
-    rate, cost = _step_size(federation, center, theta, weights, key)
+        return LeftOut(float("nan"), {}, Cost())
+    rate, cost = _step_size(federation, center, theta, rows[0], key)
     noise = jax.random.normal(jax.random.fold_in(key, ROUNDS), (len(rows), len(theta)))
-    length = APART * max(float(jnp.linalg.norm(theta)), 1.0) / np.sqrt(len(theta))
-    models = theta + length * noise
+    models = models_apart(theta, noise)
     diverged = np.zeros(len(rows), bool)
     for number in range(ROUNDS):
         reply = federation.exchange(
@@ -183,10 +169,37 @@ def leave_each_out(
         good = np.asarray(np.isfinite(np.asarray(trained)).all(axis=1))
         diverged |= ~good
         models = jnp.where(good[:, None], trained, models)
-    losses = np.stack([center.row_losses(model) for model in models]).astype(np.float64)
-    losses[diverged | ~np.isfinite(losses).all(axis=1)] = np.inf
-    without = {int(node): own for node, own in zip(judged, losses[1:], strict=True)}
-    return LeftOut(losses[0], without, cost)
+    loss, compared = center.compare(models[0], list(models[1:]))
+    nothing = Comparison(float("inf"), 0.0)
+    without = {
+        int(node): nothing if lost else found
+        for node, lost, found in zip(judged, diverged[1:], compared, strict=True)
+    }
+    return LeftOut(float("inf") if diverged[0] else loss, without, cost)
+
+
+def rows_without_each(
+    federation: Federation, center: Center, weights: np.ndarray, cap: Cap
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes that can be left out, and rows of weights: with all nodes, and without each."""
+    present = federation.present
+    weights = np.where(present, np.asarray(weights, np.float64), 0.0)
+    judged = np.flatnonzero(weights >= NOTICEABLE)
+    judged = judged[judged != center.own_node]  # an owner does not lie to itself
+    judged = judged[np.argsort(-weights[judged])][:MOST_LEFT_OUT]
+    if np.count_nonzero(present) < 2:
+        judged = judged[:0]
+    # Without one of three, a secure sum would be of two, and give their vectors away.
+    left = [weights_without(int(node), weights, cap, present) for node in judged]
+    enough = [np.count_nonzero(own) >= fewest_in_sum(federation) for own in left]
+    rows = [own for own, is_enough in zip(left, enough, strict=True) if is_enough]
+    return judged[np.array(enough, bool)], np.stack([weights / max(weights.sum(), 1e-30), *rows])
+
+
+def models_apart(theta: Vector, noise: Array) -> Array:
+    """Return models near one, all different: one for each row of standard noise."""
+    length = APART * max(float(jnp.linalg.norm(theta)), 1.0) / np.sqrt(len(theta))
+    return theta + length * noise
 
 
 def claims_of(slopes: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -230,6 +243,9 @@ def _round(federation: Federation, models: Array, rows: Array, rate: float) -> W
         },
         weights=rows,
         begin=True,
+        # Near the model of most nodes these hardly move it, and an honest one that is unlike them does. What
+        # a long move does to the models is what is judged here.
+        compares_moves=False,
         steps=min(max(federation.batches, SHORTEST_ROUND), LONGEST_ROUND),
         reply="point",
     )

@@ -9,18 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedkin.data.batches import NodeData
-from fedkin.errors import DivergedError, FedkinError, InputError
+from fedkin.errors import DivergedError, InputError
 from fedkin.events import OnEvent, RunFinished, RunStarted, Warned, plain
 from fedkin.federation.attendance import AttendedFederation
-from fedkin.federation.attended_exchange import FEWEST_NODES
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.simulation import SimulatedFederation, Work
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
-from fedkin.methods.bilevel.mismatch import STOPPED_BY_MISMATCH
-from fedkin.methods.weights import Cap, equal_weights
+from fedkin.methods.weights import Cap
 from fedkin.models import named
 from fedkin.models.base import Model, as_model, is_torch_module, torch_model
 from fedkin.models.objective import Objective
@@ -30,8 +28,8 @@ from fedkin.training.checkpoint import (
     save_checkpoint,
     versions,
 )
+from fedkin.training.judged import exclude_somebody
 from fedkin.training.keys import building_key, initial_model_key, judging_key, training_key
-from fedkin.training.leave_out import claims_of, judge
 from fedkin.training.runner import Budget, RunState, begin, run, step_event
 from fedkin.types import LearningTask, Points
 
@@ -168,6 +166,7 @@ class Problem:
         after_step: Callable[[RunState], None] | None = None,
         run_name: str = "",
         leave_one_out: bool = False,
+        owner: str = "the owner",
     ) -> "TrainedRun":
         """Run a method to its end, or continue from a checkpoint.
 
@@ -184,6 +183,7 @@ class Problem:
             leave_one_out: Whether, at the end, each node that has a weight is left out once
                 (`training.leave_out`). A node without which the owner's loss is clearly lower is named in a
                 warning, and the run starts over without it.
+            owner: Whose loss that is, in the words of the warning.
         """
         method.check(len(self.federation.names))
         parameters_before = _parameters_in(checkpoint)
@@ -209,6 +209,7 @@ class Problem:
             on_event or (lambda event: None),
             after_step,
             run_name,
+            owner,
         )
         if leave_one_out:
             trained = self._run_judged(plan)
@@ -310,44 +311,18 @@ class Problem:
     def _excludes_somebody(
         self, plan: "_Plan", state: RunState, federation: ExcludingFederation, cap: Cap | None
     ) -> bool:
-        """Let the owner's rows judge the nodes of a run that has ended; exclude one that harms."""
-        if np.count_nonzero(federation.present) <= FEWEST_NODES:
-            return False
-        there = federation.present.copy()
-        theta = start = self.objective.start(initial_model_key(self.seed))
-        learned = False  # whether the last model is better than the first
-        if state.last_theta is not None:
-            before, now = self.center.losses([start, state.last_theta])
-            learned = now <= before
-            theta = state.last_theta if learned else start
-        weights = state.history[-1].node_weights if state.history else None
-        if weights is None:
-            weights = np.asarray(equal_weights(federation.present))
-        claims = claims_of(federation.slopes, weights)
-        lied = state.stopped == STOPPED_BY_MISMATCH  # somebody does for certain, whoever it is
-        harmful, notes = None, ()
-        try:
-            found = judge(
-                federation, self.center, theta, weights, cap or 1.0, judging_key(self.seed)
-            )
-            state.cost += found.cost
-            if lied and (there & ~federation.present).any():
-                # Training has shown who it was. The search for weights had hardly begun, so honest nodes that
-                # are unlike the owner may still have a weight: the run starts over and decides.
-                return True
-            harmful = found.harmful(np.ones_like(claims) if lied else claims)
-            if harmful is not None:
-                federation.exclude(harmful, found.sentence(federation.names[harmful], harmful))
-        except FedkinError as error:
-            notes = (f"at the end, nodes could not be left out one by one: {error}",)
-        if not learned and (there & ~federation.present).any():
-            return True  # whoever has just been dropped may be why nothing was learned
-        if harmful is None and state.history and (notes := federation.end_step() + notes):
+        """Judge the nodes of a run that has ended; exclude one that harms."""
+        start = self.objective.start(initial_model_key(self.seed))
+        key = judging_key(self.seed)
+        excluded, notes = exclude_somebody(
+            federation, self.center, state, start, cap or 1.0, key, plan.owner
+        )
+        if not excluded and state.history and (notes := federation.end_step() + notes):
             last = state.history[-1]
             state.history[-1] = replace(last, warnings=last.warnings + notes)
             for note in notes:
                 plan.report(Warned(run=plan.name, message=note))
-        return harmful is not None
+        return excluded
 
 
 @dataclass(frozen=True)
@@ -362,6 +337,7 @@ class _Plan:
     report: OnEvent
     after_step: Callable[[RunState], None] | None
     name: str
+    owner: str
 
 
 @dataclass(frozen=True)

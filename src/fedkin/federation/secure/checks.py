@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.checks import FARTHEST_MOVE, FEWEST_COMPARED, NORM_CEILING
+from fedkin.federation.checks import NORM_CEILING, far_moves
 from fedkin.federation.secure.fixed_point import NUMBER_BOUND
 from fedkin.federation.secure.orders import MOVE, NORM, WORDS, measure_names, row_length
 from fedkin.federation.task import Task
@@ -44,6 +44,8 @@ def find_norm_faults(
     task: Task,
     replies: Sequence[Mapping[str, np.ndarray] | None],
     sent: Mapping[str, np.ndarray],
+    *,
+    compares_moves: bool = True,
 ) -> list[str | None]:
     """Say of each node's norms what is wrong with them, or None, as for plain replies (`checks`).
 
@@ -53,6 +55,7 @@ def find_norm_faults(
         task: The task that was asked for.
         replies: Each node's replies of good form, or None.
         sent: The arrays of the message.
+        compares_moves: Whether a node may not move a model much farther than the others.
     """
     faults: list[str | None] = [None] * len(replies)
     formed = [number for number, own in enumerate(replies) if own is not None]
@@ -81,11 +84,9 @@ def find_norm_faults(
             if name.startswith(NORM) and length > NORM_CEILING * max(middle, largest_sent, 1.0):
                 own = name.removeprefix(NORM)
                 faults[number] = f"its {own} has the norm {length:.3g}, far out of range"
-            compared = name.startswith(MOVE) and len(finite) >= FEWEST_COMPARED and middle > 0
-            if compared and length > FARTHEST_MOVE * middle and faults[number] is None:
-                times = f"{length / middle:.0f} times"
-                moved = name.removeprefix(MOVE)
-                faults[number] = f"it moves the {moved} {times} as far as the node in the middle"
+        if name.startswith(MOVE) and compares_moves:
+            for number, fault in far_moves(name.removeprefix(MOVE), lengths).items():
+                faults[number] = faults[number] or fault
     return faults
 
 

@@ -54,6 +54,8 @@ class AdviceJobKeys(JobKeys):
     folds: int = Field(5, ge=2)
     repeats: PositiveInt = 2
     minimum_rows: PositiveInt = FEWEST_ROWS
+    leave_one_out: bool = True
+    """Whether, at the end, each node that has a learned weight is left out once (docs/lying-nodes.md)."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class AdviceJob:
                 lambda owners: kept.checkpoints("advise", owners),
                 {"nodes": as_json(summaries), "tables": tables.digests()},
             ),
+            leave_one_out=keys.leave_one_out,
         )
         label = tables.preprocessing.label
         if isinstance(label, Quantity):

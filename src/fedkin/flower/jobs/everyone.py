@@ -96,6 +96,7 @@ class EveryoneJob:
         )
         warnings = _single_classes(described)
         metrics: dict[str, dict[str, Scores]] = {}
+        keys = self.keys
 
         speaking = threading.Lock()  # owners report from their own threads
 
@@ -122,12 +123,13 @@ class EveryoneJob:
                 federation.start_over()
             runs[method.name] = problem.train(
                 method,
-                budget=Budget(self.keys.steps, self.keys.synchronizations),
+                budget=Budget(keys.steps, keys.synchronizations),
                 checkpoints=kept.checkpoints(method.name, federation.names),
                 made_with={"nodes": as_json({n: p[TRAINED_ON] for n, p in described.items()})},
                 on_event=collect,
                 after_run=score if method is self.method else None,
                 run_name=lambda name, method=method: f"{method.name}: {name}",
+                leave_one_out=federation.names if keys.leave_one_out else (),
             )
             for note in federation.end_step():  # what went wrong after the last step
                 collect(Warned(run=method.name, message=note))

@@ -43,6 +43,8 @@ class LearningKeys(JobKeys):
     synchronizations: PositiveInt | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the method, as in a study."""
+    leave_one_out: bool = True
+    """Whether, at the end, each node that has a weight is left out once (docs/lying-nodes.md)."""
 
 
 Keys = TypeVar("Keys", bound=JobKeys)

@@ -40,8 +40,6 @@ class TableJobKeys(LearningKeys):
     validation: Path
     """The center's own table, by which the weights are chosen."""
     test: Path | None = None
-    leave_one_out: bool = True
-    """Whether, at the end, each node that has a weight is left out once (docs/lying-nodes.md)."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,9 @@ class ClassBlocks(NamedTuple):
         classes, features, _ = self.blocks.shape
         change = (theta - self.theta).reshape(features, classes).T
         squares = np.sum(change * (self.blocks @ change[:, :, None])[:, :, 0])
-        return bool(np.abs(weights - self.weights).sum() / 2 + np.sqrt(squares) > STALE)
+        # Blocks of nodes that lie may be indefinite, and rounding may leave a little less than zero.
+        moved = np.sqrt(abs(squares))
+        return bool(np.abs(weights - self.weights).sum() / 2 + moved > STALE)
 
     @classmethod
     def measured(

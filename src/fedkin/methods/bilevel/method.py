@@ -10,6 +10,7 @@ import numpy as np
 from fedkin.errors import InputError
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
+from fedkin.federation.excluding import nodes_may_lie
 from fedkin.federation.secure.orders import FEWEST_SUMMED
 from fedkin.federation.secure.refusals import fewest_in_sum
 from fedkin.methods.base import Algorithm, Keep, PresetName
@@ -347,7 +348,9 @@ class Bilevel(SvrgMethod):
             warm_start_adjoint=bool(self.warm_start_adjoint),
         )
         if self.chosen_outer == "adaptive":
-            return AdaptiveBilevel(differentiation), cost
+            # Secure sums over the same nodes at the same model, with two weights, would give vectors away.
+            equally_long = nodes_may_lie(federation) and fewest_in_sum(federation) == 1
+            return AdaptiveBilevel(differentiation, equally_long), cost
         rate = self.outer_learning_rate or DEFAULT_OUTER_LEARNING_RATE
         if self.chosen_outer == "proximal":
             return ProximalBilevel(differentiation, rate), cost

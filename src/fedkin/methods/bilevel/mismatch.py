@@ -36,15 +36,23 @@ def mismatch_of(
         adjoint: The vector h.
         loss: The validation loss.
     """
+    difference, allowed = difference_of(slopes, weights, gradient, adjoint, loss)
+    if abs(difference) <= allowed:
+        return None
+    return (
+        "a node lies: the slopes that the weighted nodes report do not add up to what the sum of their "
+        "gradients says"
+    )
+
+
+def difference_of(
+    slopes: np.ndarray, weights: np.ndarray, gradient: np.ndarray, adjoint: np.ndarray, loss: float
+) -> tuple[float, float]:
+    """Return by how much slopes and gradient differ, and how much is no lie. See `mismatch_of`."""
     counted = weights != 0
     reported = float(slopes[counted] @ weights[counted])
     computed = float(-gradient @ adjoint)
     largest = float(np.abs(slopes[counted]).max())
     allowed = SHARE * (abs(loss) + largest)
     allowed += SHARE_OF_PRODUCT * float(np.linalg.norm(gradient) * np.linalg.norm(adjoint))
-    if abs(reported - computed) <= allowed:
-        return None
-    return (
-        "a node lies: the slopes that the weighted nodes report do not add up to what the sum of their "
-        "gradients says"
-    )
+    return reported - computed, allowed

@@ -11,7 +11,12 @@ from fedkin.federation.base import Federation
 from fedkin.federation.center import Center
 from fedkin.methods.base import Info
 from fedkin.methods.bilevel.hypergradient import AdjointSolver, AdjointSystem, Hypergradient
-from fedkin.methods.local_svrg.center import LocalSvrg, SvrgSolution, solve_inner
+from fedkin.methods.local_svrg.center import (
+    LocalSvrg,
+    SvrgSolution,
+    solve_inner,
+    solve_side_by_side,
+)
 from fedkin.methods.weights import Cap, Roster, cap_among, project_weights
 from fedkin.numerics.simplex import project_capped_simplex
 from fedkin.numerics.simplex_steps import largest_decrease
@@ -235,8 +240,13 @@ class AdaptiveBilevel:
     the next candidate starts from the accepted weights again, at the price of one inner solve and no
     hypergradient.
 
+    A candidate's model continues from the accepted weights' model, so it has been trained for longer. Where
+    nodes may lie, the accepted weights' model is trained on beside it, in the same exchanges, and both
+    losses are compared: else longer training alone would pay for weights that do harm.
+
     Args:
         differentiation: How the hypergradient is computed.
+        equally_long: Whether only weights are compared that were trained equally long.
         first_move: The largest change of a weight in the first step, before projection.
         tolerance: Stop when a step along the hypergradient promises a decrease of the validation loss
             below this fraction of it.
@@ -244,6 +254,7 @@ class AdaptiveBilevel:
     """
 
     differentiation: Differentiation
+    equally_long: bool = False
     first_move: float = 0.25
     tolerance: float = 1e-4
     smallest_move: float = 1e-3
@@ -265,14 +276,12 @@ class AdaptiveBilevel:
         roster = state.accepted.roster
         candidate = roster.readmit(state.candidate, cap, federation.present)
         roster = roster.after(candidate, federation.present)
-        solution = self.differentiation.train(
-            state.accepted.theta, candidate, inner_key, federation
-        )
-        loss, target = center.loss_and_gradient(solution.point)
-        move = candidate - state.accepted.node_weights
         # Where nodes have come or gone, the accepted weights cannot be returned to.
         same_nodes = np.array_equal(candidate, state.candidate)
-        if same_nodes and loss > state.loss + SUFFICIENT_DECREASE * float(state.gradient @ move):
+        solution, before = self._train(state, candidate, inner_key, federation, center, same_nodes)
+        loss, target = center.loss_and_gradient(solution.point)
+        move = candidate - state.accepted.node_weights
+        if same_nodes and loss > before + SUFFICIENT_DECREASE * float(state.gradient @ move):
             kept = state.accepted._replace(roster=roster)
             return self._reject(state._replace(accepted=kept), solution, loss, federation)
         hypergradient = self.differentiation.hypergradient_at(
@@ -307,6 +316,26 @@ class AdaptiveBilevel:
             more={"outer_learning_rate": eta, "accepted": 1.0},
         )
         return AdaptiveState(accepted, following, loss, gradient, eta, shortened=False), info
+
+    def _train(
+        self,
+        state: AdaptiveState,
+        candidate: Array,
+        key: Key,
+        federation: Federation,
+        center: Center,
+        compared: bool,
+    ) -> tuple[SvrgSolution, float]:
+        """Train with the candidate; return also the loss at the accepted weights to compare it with."""
+        accepted, differentiation = state.accepted, self.differentiation
+        first = accepted.iteration == 0
+        if first or not (self.equally_long and compared):
+            solution = differentiation.train(accepted.theta, candidate, key, federation)
+            return solution, state.loss
+        rows = jnp.stack([candidate, accepted.node_weights])
+        start = accepted.theta if differentiation.warm_start else jnp.zeros_like(accepted.theta)
+        solution, (other,) = solve_side_by_side(federation, rows, start, key, differentiation.inner)
+        return solution, center.losses([other])[0]
 
     def _reject(
         self, state: AdaptiveState, solution: SvrgSolution, loss: float, federation: Federation

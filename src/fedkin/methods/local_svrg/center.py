@@ -98,6 +98,39 @@ def solve_inner(
     Raises:
         DivergedError: If the loss or the iterate leaves all bounds.
     """
+    return _solve(federation, node_weights, start, key, settings, begin=begin)
+
+
+def solve_side_by_side(
+    federation: Federation, rows: Array, start: Vector, key: Key, settings: LocalSvrg
+) -> tuple[SvrgSolution, list[Vector]]:
+    """Minimize the loss of several weights in the same exchanges, all equally long.
+
+    Args:
+        federation: The nodes.
+        rows: The weights: (models, nodes).
+        start: The first iterate of all.
+        key: Decides the mini-batches and coins.
+        settings: Step size, period and rounds.
+
+    Returns:
+        The solution for the first weights, with what all have cost, and the models of the others.
+    """
+    starts = jnp.tile(start, (len(rows), 1))
+    found = _solve(federation, rows, starts, key, settings, begin=True)
+    return found._replace(point=found.point[0]), list(found.point[1:])
+
+
+def _solve(
+    federation: Federation,
+    node_weights: Array,
+    start: Vector,
+    key: Key,
+    settings: LocalSvrg,
+    *,
+    begin: bool,
+) -> SvrgSolution:
+    """Train one model or several, with a row each; the loss is the first one's."""
     point, cost = start, Cost()
     first_loss = loss = float("nan")
     number, settled = 0, False
@@ -114,14 +147,14 @@ def solve_inner(
             key=jax.random.fold_in(key, number),
         )
         cost += reply.cost
-        moved, loss = reply.train["point"], float(reply.train["loss"])
+        moved, loss = reply.train["point"], float(jnp.ravel(reply.train["loss"])[0])
         first_loss = loss if number == 0 else first_loss
         refuse_divergence(
             "the model", number + 1, moved, first_loss, loss, learning_rate=settings.learning_rate
         )
-        move, point = jnp.linalg.norm(moved - point), moved
+        move, point = jnp.linalg.norm(moved - point, axis=-1), moved
         settled = settings.tolerance is not None and bool(
-            move <= settings.tolerance * jnp.linalg.norm(point)
+            jnp.all(move <= settings.tolerance * jnp.linalg.norm(point, axis=-1))
         )
         if settled:
             break
