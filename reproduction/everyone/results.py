@@ -91,7 +91,7 @@ def tables(results: pd.DataFrame) -> str:
 
 
 def _table(cell: str, model: str, results: pd.DataFrame) -> str:
-    nodes, seeds = results["owner"].nunique(), results["seed"].nunique()
+    nodes, seeds = (len(results[name].unique()) for name in ("owner", "seed"))
     lines = [
         f"## {cell}, `{model}`: {nodes} nodes, {seeds} {'seed' if seeds == 1 else 'seeds'}",
         "",
