@@ -20,7 +20,6 @@ import torch
 from fedkin.data.batches import NodeData
 from fedkin.errors import InputError
 from fedkin.federation.base import as_array
-from fedkin.federation.memory import keep_freed_memory
 from fedkin.federation.portions import Portion
 from fedkin.federation.series import Beginning, Item
 from fedkin.federation.task import EVALUATIONS, Slot, Task
@@ -81,8 +80,6 @@ class TorchWork:
         nodes = len(self.data.batches)
         threads = 1 if objective.device.type != "cpu" else threads or cores()
         self._threads = ThreadPoolExecutor(threads) if threads > 1 and nodes > 1 else None
-        if objective.device.type == "cpu" and self._gradients_are_heavy:
-            keep_freed_memory()
 
     def compute(
         self,
