@@ -9,10 +9,10 @@ from fedkin.errors import InputError
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, finds the old content or the new, never a part."""
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a directory; name a file in it")
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
+        if path.is_dir():
+            raise InputError(f"cannot write {path}: it is a directory; name a file in it")
         with partial.open("wb") as file:
             file.write(content)
             file.flush()

@@ -1,5 +1,8 @@
 """Nodes that lie: the attacks on a small federation, with and without the defenses, and what judges nodes."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from attacks.lying_nodes import ATTACKS, NODES, Rows, build, false_slope, play, small
 from fedkin.events import Warned
 from fedkin.federation.base import Cost, PerNode
-from fedkin.federation.center import Center
+from fedkin.federation.center import Center, Comparison
 from fedkin.federation.excluding import ExcludingFederation
 from fedkin.federation.task import slots_of
 from fedkin.federation.unreliable import UnreliableSimulation
@@ -16,6 +19,7 @@ from fedkin.methods.bilevel.mismatch import mismatch_of
 from fedkin.methods.bilevel.node import SLOPE
 from fedkin.training.false_slopes import find_false_slope
 from fedkin.training.joint import JointProblem, OwnerData
+from fedkin.training.judged import exclude_silent
 from fedkin.training.keys import building_key
 from fedkin.training.leave_out import LeftOut, leave_each_out
 from fedkin.training.problem import cap_in, simulation
@@ -81,7 +85,7 @@ def test_an_honest_node_is_not_blamed_for_a_liar_whose_updates_are_too_long():
     problem = build(rows(0, 1), "logistic", lies)
     state = problem.train(Bilevel(), budget=Budget(steps=15), leave_one_out=True).state
     warnings = [warning for row in state.history for warning in row.warnings]
-    assert any("n8 gets no weight: the slopes" in warning for warning in warnings)
+    assert any("n8 gets no weight from the owner: the slopes" in warning for warning in warnings)
     assert not any("n1 " in warning for warning in warnings)
     assert state.kept.node_weights[0] < 0.01  # by its slope
     assert state.kept.node_weights[-1] == 0
@@ -213,7 +217,7 @@ def test_arithmetic_says_it_where_sums_are_secure_too():
     problem = build(small(0, 1), "logistic", {NODES - 1: ATTACKS["slope -1"]}, secure=True)
     trained = problem.train(Bilevel(), budget=Budget(steps=20), leave_one_out=True)
     said = [warning for row in trained.state.history for warning in row.warnings]
-    assert any("n8 gets no weight: the slopes" in warning for warning in said)
+    assert any("n8 gets no weight from the owner: the slopes" in warning for warning in said)
     assert trained.state.kept.node_weights[-1] == 0
 
 
@@ -343,3 +347,30 @@ def test_a_judged_run_is_resumed_with_the_same_nodes_excluded(tmp_path):
     whole = train()
     np.testing.assert_array_equal(resumed.kept.node_weights, whole.kept.node_weights)
     assert resumed.cost == whole.cost
+
+
+def test_whoever_is_dropped_while_nodes_are_judged_is_out_of_the_next_run():
+    present = np.array([True, True, False])
+    inner: Any = SimpleNamespace(names=("n1", "n2", "n3"), present=present, end_step=tuple)
+    federation = ExcludingFederation(inner)
+    assert exclude_silent(federation, np.ones(3, bool))
+    present[:] = True  # the run starts over, and welcomes everybody back
+    assert federation.present.tolist() == [True, True, False]
+    (warning,) = federation.end_step()
+    assert warning.startswith("n3 gets no weight: it gave no usable answer")
+    assert not exclude_silent(federation, federation.present)  # nobody else: the run can end
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_only_where_sums_are_secure_does_a_run_without_a_node_begin_at_another_model(secure):
+    problem = build(small(0, 1), "logistic", {}, secure=secure)
+    federation = ExcludingFederation(problem.federation)
+    first = problem._first_model(federation)
+    federation.exclude(NODES - 1, "n8 is out")
+    again = problem._first_model(federation)
+    assert np.array_equal(first, again) == (not secure)
+
+
+def test_no_node_harms_an_owner_whose_loss_is_zero():
+    none = LeftOut(0.0, {0: Comparison(0.0, 0.0)}, Cost())
+    assert not none.harms(0)

@@ -304,7 +304,8 @@ SeparatorOption = Annotated[
     str,
     typer.Option(
         "--separator",
-        help="The character that separates the cells of CSV files; 'tab' for a tab.",
+        help="The character that separates the cells of CSV files, unless their header line shows "
+        "another; 'tab' for a tab.",
         rich_help_panel=FILES_PANEL,
     ),
 ]

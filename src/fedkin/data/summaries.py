@@ -140,7 +140,8 @@ def _summarize_column(
     if not categorical and (written := decimal_comma(values)) is not None:
         raise InputError(
             f"{table.owner}: column '{shorten(name)}' has numbers with a comma, such as '{shorten(written)}'"
-            f": write 3.5, not 3,5 (or, if they are codes, --categorical {shorten(name)})"
+            f": write 3.5, not 3,5, and 1000, not 1,000 (or, if they are codes, --categorical "
+            f"{shorten(name)})"
         )
     categories = categories_of(values)
     if len(categories) > MOST_CATEGORIES:

@@ -104,12 +104,12 @@ def find_far_moves(
             if own is not None:
                 begun = sent[name] if sent[name].ndim < 2 else sent[name][list(asked)]
                 lengths[number] = _norm(own[name] - begun) / np.sqrt(len(asked))
-        for number, fault in far_moves(name, lengths).items():
+        for number, fault in describe_far_moves(name, lengths).items():
             faults[number] = fault
     return faults
 
 
-def far_moves(name: str, lengths: Mapping[int, float]) -> dict[int, str]:
+def describe_far_moves(name: str, lengths: Mapping[int, float]) -> dict[int, str]:
     """Say which nodes have moved a vector much farther than the others have.
 
     Args:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,6 @@ def _render_map(record: Record, script: str, digest: str, style: str) -> str:
     )
 
 
-@lru_cache(maxsize=1)
 class KeptTemplates(FileSystemBytecodeCache):
     """Templates that are compiled once, not in every process. Failing to keep one does no harm."""
 

@@ -108,8 +108,8 @@ def _worst(seen: list[Differences]) -> int | None:
     steady = np.abs(far[:, worst]).max() <= STEADY * least[worst]
     one_sign = abs(np.sign(far[:, worst]).sum()) == len(far)
     middle = np.sort(least)[(len(least) - 1) // 2]
-    told = steady and one_sign and len(nodes) > 1 and least[worst] > CLEARLY * middle
-    return int(nodes[worst]) if told else None
+    clear = steady and one_sign and len(nodes) > 1 and least[worst] > CLEARLY * middle
+    return int(nodes[worst]) if clear else None
 
 
 def _ask_without_each(
@@ -143,9 +143,9 @@ def _ask_without_each(
     return Differences(judged, rows[:, judged], values, BEYOND_ROUNDING * allowed), reply.cost
 
 
-def false_slope_sentence(name: str) -> str:
-    """Say why a node gets no weight."""
+def false_slope_sentence(name: str, owner: str) -> str:
+    """Say why a node gets no weight from an owner."""
     return (
-        f"{name} gets no weight: the slopes that it reports are not those of its gradients; the run starts "
-        f"over without {name}"
+        f"{name} gets no weight from {owner}: the slopes that it reports are not those of its gradients; "
+        f"the run starts over without {name}"
     )

@@ -43,7 +43,10 @@ def exclude_somebody(
     theta = start
     learned = False  # whether the last model is better than the first
     if state.last_theta is not None:
-        before, now = center.losses([start, state.last_theta])
+        try:
+            before, now = center.losses([start, state.last_theta])
+        except FedkinError as error:  # the owner's rows may be at a node
+            return False, (_not_judged(error),)
         learned = now <= before
         theta = state.last_theta if learned else start
     weights = state.history[-1].node_weights if state.history else None
@@ -57,12 +60,12 @@ def exclude_somebody(
             liar, cost = find_false_slope(federation, center, theta, weights, cap, key)
             state.cost += cost
             if liar is not None:
-                federation.exclude(liar, false_slope_sentence(federation.names[liar]))
-            if liar is not None or (there & ~federation.present).any():
+                federation.exclude(liar, false_slope_sentence(federation.names[liar], owner))
+            if exclude_silent(federation, there):
                 return True, ()
         found = judge(federation, center, theta, weights, cap, key)
         state.cost += found.cost
-        if lied and (there & ~federation.present).any():
+        if lied and exclude_silent(federation, there):
             # Training has shown who it was. The search for weights had hardly begun, so honest nodes that
             # are unlike the owner may still have a weight: the run starts over and decides.
             return True, ()
@@ -71,7 +74,32 @@ def exclude_somebody(
             why = found.sentence(federation.names[harmful], harmful, owner)
             federation.exclude(harmful, why)
     except FedkinError as error:
-        notes = (f"at the end, nodes could not be left out one by one: {error}",)
+        notes = (_not_judged(error),)
     # Whoever has just been dropped may be why nothing was learned.
-    lost = not learned and bool((there & ~federation.present).any())
+    lost = not learned and exclude_silent(federation, there)
     return lost or harmful is not None, notes
+
+
+def exclude_silent(federation: ExcludingFederation, there: np.ndarray) -> bool:
+    """Exclude the nodes that were dropped while they were judged; tell whether any node is out.
+
+    The next run would else welcome them back, and a liar that is silent when it is judged would have every
+    run start over.
+
+    Args:
+        federation: The nodes.
+        there: Which nodes were present before.
+    """
+    gone = np.flatnonzero(there & ~federation.present)
+    for node in gone[~federation.excluded[gone]]:
+        name = federation.names[node]
+        federation.exclude(
+            int(node),
+            f"{name} gets no weight: it gave no usable answer when nodes were judged; the run starts over "
+            f"without {name}",
+        )
+    return bool(len(gone))
+
+
+def _not_judged(error: FedkinError) -> str:
+    return f"at the end, nodes could not be left out one by one: {error}"

@@ -83,7 +83,7 @@ class LeftOut:
         without = self.without[node].loss
         if not np.isfinite(self.loss):
             return float(np.isfinite(without))
-        return float(1 - without / self.loss)
+        return float(1 - without / self.loss) if self.loss else 0.0
 
     def certainty(self, node: int) -> float:
         """Return by how many standard errors a node raises the loss."""

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,6 +16,7 @@ from fedkin.federation.attendance import AttendedFederation
 from fedkin.federation.base import Cost, Federation
 from fedkin.federation.center import Center
 from fedkin.federation.excluding import ExcludingFederation
+from fedkin.federation.secure.refusals import fewest_in_sum
 from fedkin.federation.simulation import SimulatedFederation, Work
 from fedkin.federation.task import slots_of
 from fedkin.methods.base import Keep, Method
@@ -30,8 +32,9 @@ from fedkin.training.checkpoint import (
 )
 from fedkin.training.judged import exclude_somebody
 from fedkin.training.keys import building_key, initial_model_key, judging_key, training_key
+from fedkin.training.leave_out import models_apart
 from fedkin.training.runner import Budget, RunState, begin, run, step_event
-from fedkin.types import LearningTask, Points
+from fedkin.types import LearningTask, Points, Vector
 
 Engine = Callable[[Objective], Federation]
 """Makes the federation of a problem, given the model."""
@@ -232,9 +235,11 @@ class Problem:
             spent: What earlier attempts have cost; None for the first attempt.
         """
         method = plan.method
+        if spent is not None and isinstance(self.federation, AttendedFederation):
+            self.federation.book.start_over()
         algorithm, cost = method.prepare(federation, self.center, building_key(self.seed))
         parameters = asdict(cast(Any, algorithm))
-        theta = self.objective.start(initial_model_key(self.seed))
+        theta = self._first_model(federation)
         state = begin(algorithm, federation, theta, cost + (spent or Cost()))
         state.rounds = cost.synchronizations  # every attempt has the whole budget
         depends_on = {
@@ -262,6 +267,20 @@ class Problem:
             )
         )
         return attempt
+
+    def _first_model(self, federation: Federation) -> Vector:
+        """Return the model that a run begins with.
+
+        Where sums are secure, a run without a node begins elsewhere than the run with it: the difference of
+        two sums at one model would be that node's vector, and the others would refuse.
+        """
+        key = initial_model_key(self.seed)
+        theta = self.objective.start(key)
+        excluded = federation.excluded.sum() if isinstance(federation, ExcludingFederation) else 0
+        if not excluded or fewest_in_sum(federation) == 1:
+            return theta
+        noise = jax.random.normal(jax.random.fold_in(key, int(excluded)), (1, len(theta)))
+        return models_apart(theta, noise.astype(theta.dtype))[0]
 
     def _finish(self, plan: "_Plan", attempt: "_Attempt") -> "TrainedRun":
         """Run to the end, with a checkpoint and events after every step."""
@@ -312,8 +331,11 @@ class Problem:
         self, plan: "_Plan", state: RunState, federation: ExcludingFederation, cap: Cap | None
     ) -> bool:
         """Judge the nodes of a run that has ended; exclude one that harms."""
-        start = self.objective.start(initial_model_key(self.seed))
-        key = judging_key(self.seed)
+        if isinstance(self.federation, AttendedFederation):
+            self.federation.book.begin_step(len(state.history))  # as a step of its own
+        start = self._first_model(federation)
+        # Nodes are asked about other models each time, since others are left out.
+        key = jax.random.fold_in(judging_key(self.seed), int(federation.excluded.sum()))
         excluded, notes = exclude_somebody(
             federation, self.center, state, start, cap or 1.0, key, plan.owner
         )

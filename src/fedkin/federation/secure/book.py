@@ -1,7 +1,7 @@
 """What the center keeps about its secure sums: how long vectors were, and who was missing in which sum.
 
 A run that was killed within a step begins that step again, and asks about the same models. If a node was
-missing in a sum then and were in it now, the difference of the two sums would be that node's vector; the
+missing in a sum then and took part in it now, the difference of the two sums would be that node's vector; the
 others would refuse, too. So the center writes down who is missing before it asks the others, and a step that
 is begun again leaves out the same nodes of the same sums.
 """
@@ -71,6 +71,12 @@ class SumBook:
         self._now = self._former if same and self._former is not None else _Missing(step=step)
         self._former = None
         self._exchanges = 0
+
+    def start_over(self) -> None:
+        """Forget who was missing: another run begins, with other models."""
+        self.forget()
+        self._former = None
+        self.begin_step(BEFORE_THE_STEPS)
 
     def next_exchange(self) -> int:
         """Return the number of a new exchange."""

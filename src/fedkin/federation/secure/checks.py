@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from fedkin.federation.checks import NORM_CEILING, far_moves
+from fedkin.federation.checks import NORM_CEILING, describe_far_moves
 from fedkin.federation.secure.fixed_point import NUMBER_BOUND
 from fedkin.federation.secure.orders import MOVE, NORM, WORDS, measure_names, row_length
 from fedkin.federation.task import Task
@@ -85,7 +85,7 @@ def find_norm_faults(
                 own = name.removeprefix(NORM)
                 faults[number] = f"its {own} has the norm {length:.3g}, far out of range"
         if name.startswith(MOVE) and compares_moves:
-            for number, fault in far_moves(name.removeprefix(MOVE), lengths).items():
+            for number, fault in describe_far_moves(name.removeprefix(MOVE), lengths).items():
                 faults[number] = faults[number] or fault
     return faults
 
