@@ -121,6 +121,7 @@ WITH_A_RESULT = {
         "choose another directory",
     ),
     "a directory for a result": (lambda result: result.save("."), "name a file in it"),
+    "a name that is too long": (lambda result: result.save("long" * 100), "cannot write long"),
     "a number for axes": (lambda result: result.plot_weights(3), "such as plt.gca(), or None"),
     "a figure for axes": (lambda result: result.plot_history(Figure()), "not Figure"),
     "a module of a linear model": (lambda result: result.module(), "use predict, or params"),

@@ -9,10 +9,16 @@ from fedkin.errors import InputError
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, finds the old content or the new, never a part."""
+    try:
+        is_directory = path.is_dir()
+    except (
+        OSError
+    ) as error:  # a name that is too long, or a directory above that may not be entered
+        raise _cannot_write(path, error) from error
+    if is_directory:
+        raise InputError(f"cannot write {path}: it is a directory; name a file in it")
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        if path.is_dir():
-            raise InputError(f"cannot write {path}: it is a directory; name a file in it")
         with partial.open("wb") as file:
             file.write(content)
             file.flush()
@@ -21,6 +27,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         with suppress(OSError):  # a directory above may be a file
             partial.unlink()
-        raise InputError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another directory"
-        ) from error
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    reason = error.strerror or error
+    return InputError(f"cannot write {path}: {reason}; make room or choose another directory")

@@ -82,7 +82,7 @@ def test_options_for_csv_are_refused_without_csv(refused, files, given):
 
 def test_an_option_for_csv_is_used_where_one_file_is_csv(refused, files):
     mixed = ["--node", "a.parquet", "--node", "b.csv", "--validation", "own.parquet"]
-    line = refused("fit", *mixed, "--label", "outcome", "--out", "r", "--separator", ";")
+    line = refused("fit", *mixed, "--label", "outcome", "--out", "r", "--no-header")
     assert "is for CSV files" not in line  # it changes how b.csv is read
 
 
