@@ -258,7 +258,7 @@ def test_nodes_that_answer_nonsense_are_left_out_of_what_the_others_learn(tmp_pa
             update={"minority_nodes": 2, "majority_nodes": 4}
         )
         study = tmp_path / "study.toml"
-        run = write_study(study, run, patience=60)
+        run = write_study(study, run, patience=20)
         processes.submit(study, tmp_path / "out")
         directory = RunDirectory(tmp_path / "out" / "runs", run)
         wait_until(directory.is_finished, PATIENCE, "the end of the run")

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 import fedkin
 from fedkin.cli.app import app
 from fedkin.events import EventReader, StepDone
+from fedkin.studies.cell import draw_problem
 from fedkin.studies.config import with_settings
 from fedkin.studies.follower import StudyFollower
 from fedkin.studies.store import RunDirectory, Store
@@ -43,6 +45,26 @@ def study(**content):
     }
     settings = {"learning_rate": 0.05, "period": 5, "rounds": 2} | content.pop("settings", {})
     return check_study(common | {"settings": settings} | content, "study.toml")
+
+
+def test_what_the_owner_holds_out_is_not_trained_on_and_has_its_share_of_each_class():
+    (run,) = study(method="local", held_out=0.2).runs()
+    (whole,) = study(method="local").runs()
+    assert run.directory != whole.directory
+    assert "held_out" not in whole.model_dump_json(
+        exclude_none=True
+    )  # former runs keep their names
+    owner, all_rows = (draw_problem(each).problem.center for each in (run, whole))
+    trains = np.moveaxis(np.asarray(owner.alone.data.inputs[0]), -1, 0)  # a node's points come last
+    every, judging, training = (
+        {row.tobytes() for row in part}
+        for part in (all_rows.rows.inputs, owner.rows.inputs, trains)
+    )
+    assert judging | training == every
+    assert not judging & training
+    assert len(judging) == 12
+    counts, of_all = (np.bincount(each.rows.labels, minlength=10) for each in (owner, all_rows))
+    assert np.all(np.abs(counts - 0.2 * of_all) <= 1)  # cut at the rows, not at each class
 
 
 def test_tuning_takes_the_best_validation_accuracy_and_the_others_follow(tmp_path):

@@ -112,6 +112,14 @@ BAD = {
     "missing key": ({"partition": "dirichlet", "nodes": 20}, "partition dirichlet needs alpha"),
     "no nodes": ({"partition": "pathological", "classes_per_node": 2}, "pathological needs nodes"),
     "no column": ({"partition": "natural"}, "natural needs column"),
+    "held out of what a partition has split": (
+        {**DIRICHLET, "held_out": 0.2},
+        "held_out is of no use with the partition dirichlet",
+    ),
+    "nothing held out": (
+        {"held_out": 0.0},
+        "held_out",
+    ),
     "key of another partition": (
         {**DIRICHLET, "classes_per_node": 2},
         "classes_per_node is of no use with the partition dirichlet, which takes alpha, minimum, nodes",

@@ -13,6 +13,8 @@ import pandas as pd
 from fedkin.data.bad_nodes import with_bad_nodes
 from fedkin.data.federated import FederatedData
 from fedkin.data.images import ImageSource
+from fedkin.data.labels import shuffle_by_class
+from fedkin.data.partitions.base import random_stream
 from fedkin.data.scenarios import paper_scenario, sample_federation
 from fedkin.data.sources import DATA_SETS, find, load_images
 from fedkin.errors import InputError
@@ -23,6 +25,7 @@ from fedkin.studies.store import RunDirectory, pack_arrays
 from fedkin.training.history import to_row
 from fedkin.training.problem import Engine, Problem, TrainedRun, simulation
 from fedkin.training.runner import Budget
+from fedkin.types import Points
 
 RunEngine = Callable[[RunConfig, FederatedData], Engine]
 """Chooses the engine of a run: of the data that were drawn for it, or of nodes that hold them."""
@@ -86,17 +89,33 @@ def draw_problem(
     )
     if config.bad is not None:
         data = with_bad_nodes(data, config.bad, config.seed)
+    own, validation = None, data.validation
+    if config.held_out is not None:
+        own, validation = _hold_out(data.validation, config.held_out, config.seed)
     problem = Problem.build(
         engine(config, data),
-        data.validation,
+        validation,
         model=config.model,
         classes=np.arange(len(data.classes)),
+        own=own,
         test=data.test,
         batch_size=config.batch_size,
         seed=config.seed,
     )
     path = find(config.dataset, data_directory) if config.dataset in DATA_SETS else None
     return DrawnProblem(data, problem, None if path is None else path.name)
+
+
+def _hold_out(points: Points, share: float, seed: int) -> tuple[Points, Points]:
+    """Divide the owner's points into those it trains on alone and those it judges by, class by class."""
+    rows = len(points.labels)
+    count = int(np.clip(round(share * rows), 1, rows - 1))
+    order = shuffle_by_class(points.labels, random_stream(seed))
+    judges, trains = np.sort(order[:count]), np.sort(order[count:])
+    return (
+        Points(points.inputs[trains], points.labels[trains]),
+        Points(points.inputs[judges], points.labels[judges]),
+    )
 
 
 def do_run(

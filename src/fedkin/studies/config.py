@@ -66,6 +66,7 @@ def _known_model(name: str) -> str:
 Name = Annotated[str, AfterValidator(check_printable)]
 MethodName = Annotated[str, AfterValidator(_known_method)]
 ModelName = Annotated[str, AfterValidator(_known_model)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class RunConfig(BaseModel):
@@ -104,6 +105,9 @@ class RunConfig(BaseModel):
     """Points per node; None for the setting's own number. Likewise for the next two."""
     validation_size: PositiveInt | None = None
     test_size: PositiveInt | None = None
+    held_out: Share | None = None
+    """The share of the owner's points by which it judges, if it trains alone on the others only; by default
+    all of them do both, as in the paper."""
     settings: dict[str, Any] = {}
     """The parameters of the method that are not left open."""
 
@@ -210,6 +214,7 @@ class StudyConfig(PartitionFields, BaseModel):
     train_size: PositiveInt | None = None
     validation_size: PositiveInt | None = None
     test_size: PositiveInt | None = None
+    held_out: Share | None = None
     settings: dict[str, Any] = {}
     """Parameters of all methods that know them; `settings.METHOD` holds those of one method. A list
     is a grid: one run for each value. `settings.preset` says where open parameters come from."""

@@ -120,8 +120,8 @@ FRACTIONS = ("test_fraction", "validation_fraction")
 SETTING_FIELDS = ("setting", "minority_nodes", "majority_nodes")
 """What describes the two groups of a setting, with a partition or without."""
 
-SIZE_FIELDS = ("train_size", "validation_size", "test_size")
-"""How many points a setting draws; a partition divides those that there are."""
+SIZE_FIELDS = ("train_size", "validation_size", "test_size", "held_out")
+"""How many points a setting draws, and what its owner holds out; a partition divides those that there are."""
 
 
 def partitions_of(study: PartitionFields, dataset: str) -> Iterator[PartitionConfig]:
