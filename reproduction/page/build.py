@@ -5,7 +5,7 @@ ROOT/table.md, .csv, .tex       every method in every cell
 ROOT/comparison.csv             the same next to the paper's figures, to nine decimals
 ROOT/solvers.md, .csv, .tex     damped CG against the paper's solver
 ROOT/rounds.md, .csv            the studies `rounds-…`: how few synchronizations are needed
-ROOT/figures/…                  those of `fedkin report`, of all studies together, and those of rounds.md
+ROOT/figures/…                  ours against the paper's, those of `fedkin report`, and those of rounds.md
 ROOT/INVESTIGATION.md           written by hand; only read here
 """
 
@@ -19,11 +19,25 @@ import pandas as pd
 
 from fedkin.files import write_atomically
 from fedkin.report import figures, tables
-from fedkin.report.reading import Cell, Record, Run
+from fedkin.report.reading import Cell, Run
 from fedkin.report.style import method_title
 from fedkin.studies.config import StudyConfig
-from reproduction.page import comparison, evidence, rounds_figures, rounds_page, solvers
-from reproduction.page.collected import Reproduction, StudyState, read_reproduction
+from reproduction.page import (
+    comparison,
+    evidence,
+    held_out,
+    opening,
+    rounds_figures,
+    rounds_page,
+    single_loop,
+    solvers,
+)
+from reproduction.page.collected import (
+    SINGLE_STUDIES,
+    Reproduction,
+    StudyState,
+    read_reproduction,
+)
 from reproduction.page.condensed import ROUND_STUDIES
 from reproduction.page.markdown import markdown_environment, missing_words
 
@@ -55,7 +69,10 @@ def write_all(directory: Path) -> list[Path]:
         written.append(directory / name)
     folder = directory / FIGURES
     folder.mkdir(exist_ok=True)
-    drawn = figures.save_figures(reproduction.table_record, folder, FIGURE_FORMATS)
+    table = comparison.compare(reproduction.table_record)
+    drawn = figures.write_figures([(opening.FIGURE, opening.draw(table))], folder, FIGURE_FORMATS)
+    six = single_loop.with_single_loop(reproduction)
+    drawn += figures.save_figures(six, folder, FIGURE_FORMATS)
     drawn += figures.write_figures(rounds_figures.draw_all(reproduction), folder, FIGURE_FORMATS)
     for path in set(folder.iterdir()) - set(drawn):
         path.unlink()  # Names depend on the targets there are: figures of a former state are removed.
@@ -68,25 +85,28 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
     # Nine decimals: the last digits of a mean may depend on the processor, and files are compared.
     table = comparison.compare(record).round(9)
     solver_table = solvers.compare_solvers(reproduction.solver_runs).round(9)
-    summary = tables.summary(record).round(9)
+    six = single_loop.with_single_loop(reproduction)
+    summary = tables.summary(six).round(9)
     found = {f"table.{ending}": write(summary) for ending, write in tables.WRITERS.items()}
     found["comparison.csv"] = table.to_csv(index=False)
     if len(solver_table):
         found |= {
             f"solvers.{ending}": write(solver_table) for ending, write in solvers.WRITERS.items()
         }
-    found[README] = _page(reproduction, record, table, solver_table, found["table.md"])
+    found[README] = _page(reproduction, table, solver_table, found["table.md"])
     return found | rounds_page.texts(reproduction)
 
 
 def _page(
     reproduction: Reproduction,
-    record: Record,
     table: pd.DataFrame,
     solver_table: pd.DataFrame,
     opening_table: str,
 ) -> str:
+    record = reproduction.table_record
+    six = single_loop.with_single_loop(reproduction)
     shares = comparison.weight_shares(record.runs)
+    single_table = single_loop.compare(reproduction).round(9)
     file = reproduction.directory / INVESTIGATION
     investigation = file.read_text(encoding="utf-8") if file.exists() else ""
     far = comparison.far_entries(table)
@@ -98,16 +118,15 @@ def _page(
         (1, comparison.bilevel_close_to_paper(table), "bilevel" in waiting),
         (1, comparison.fedavg_below_local(table), bool(waiting & {"fedavg", "local"})),
         (2, comparison.similar_nodes_have_the_weight(shares), "bilevel" in waiting),
-        (3, solvers.cg_is_faster(solver_table), of_solvers),
+        (3, single_loop.count_as_accurate(single_table), _waits_for_single(reproduction, waiting)),
+        (4, solvers.cg_is_faster(solver_table), of_solvers),
     ]
-    added = [("3a", solvers.cg_is_faster(solver_table, ratio="common_ratio"), of_solvers)]
-    weights = evidence.weights_with_last_adjoint(reproduction)
-    if weights is not None:
-        added.insert(0, ("2a", *weights))
+    added = [("4a", solvers.cg_is_faster(solver_table, ratio="common_ratio"), of_solvers)]
     environment = markdown_environment()
     environment.filters |= {
         "signed": tables.signed,
         "deviations": lambda value: f"{round(value, 1) + 0.0:+.1f}".replace("-", "−"),
+        "number": lambda value, digits: "–" if np.isnan(value) else f"{value:.{digits}f}",
         "known": lambda value: not np.isnan(value),
         "method": method_title,
         "key": comparison.entry_key,
@@ -117,6 +136,8 @@ def _page(
     }
     return environment.get_template("README.md.jinja").render(
         opening_table=opening_table,
+        facts=opening.facts(table),
+        opening_figure=opening.FIGURE,
         counts=counts,
         added=added,
         table_is_partial=bool(record.missing),
@@ -131,6 +152,8 @@ def _page(
         far_in_errors=int((table.errors.abs() > comparison.FAR).sum()),
         compared=int(table.paper.notna().sum()),
         shares=_share_rows(shares),
+        single_rows=list(single_table.itertuples()),
+        held_out_rows=list(held_out.compare(reproduction).round(9).itertuples()),
         solver_table=solvers.to_markdown(solver_table) if len(solver_table) else "",
         solver_pairings=evidence.solver_pairings(reproduction),
         weight_columns=dict.fromkeys((c.setting, c.target) for c in comparison.WEIGHT_CELLS),
@@ -139,10 +162,17 @@ def _page(
         parameter_names=list(PARAMETERS),
         parameters=_parameters(reproduction.studies_outside(ROUND_STUDIES)),
         notes=tables.notes(record)[1:],
-        figures=[name for name, _ in figures.plan(record)],
+        figures=[name for name, _ in figures.plan(six)],
         has_investigation=bool(investigation),
         has_rounds=bool(reproduction.studies_of(ROUND_STUDIES)),
     )
+
+
+def _waits_for_single(reproduction: Reproduction, waiting: set[str]) -> bool:
+    """Tell whether runs of the single loop, or those it is compared with, are missing."""
+    studies = reproduction.studies_of(SINGLE_STUDIES)
+    cells = {each.cell for study in studies for each in study.missing}
+    return not studies or "bilevel" in waiting or bool(cells & set(comparison.MAIN_CELLS))
 
 
 def _extremes(values: pd.Series, *, sign: bool = False) -> str:

@@ -16,6 +16,12 @@ from reproduction.page.paper import PaperFigures
 SOLVER_STUDIES = "solvers-"
 """Studies whose names begin like this are the damped-CG half of the second table."""
 
+SINGLE_STUDIES = "single-loop"
+"""Studies whose names begin like this are Bi-level with the automatic preset: the table's sixth row."""
+
+HELD_OUT_STUDIES = "held-out"
+"""In studies whose names begin like this the owner chooses by points that it does not learn from."""
+
 DATA_SETS = ("fashion-mnist", "mnist", "cifar10-jpeg", "tiny-imagenet32")
 """The order of studies; those of other data sets follow."""
 
@@ -78,7 +84,8 @@ class Reproduction:
     @property
     def table_studies(self) -> list[StudyState]:
         """The studies of the paper's table."""
-        return [s for s in self.compared if not s.name.startswith(SOLVER_STUDIES)]
+        others = (EVIDENCE_STUDIES, ROUND_STUDIES, SOLVER_STUDIES, SINGLE_STUDIES, HELD_OUT_STUDIES)
+        return self.studies_outside(*others)
 
     @property
     def table_record(self) -> Record:
@@ -88,9 +95,15 @@ class Reproduction:
         return Record(self.directory, "study", runs, missing, paper=PaperFigures())
 
     @property
+    def solver_studies(self) -> list[StudyState]:
+        """The studies of the second table: those of the paper's, and those with damped CG."""
+        return [*self.table_studies, *self.studies_of(SOLVER_STUDIES)]
+
+    @property
     def solver_runs(self) -> list[Run]:
         """The runs of Bi-level with either solver."""
-        return [run for study in self.compared for run in study.runs if run.method == "bilevel"]
+        runs = [run for study in self.solver_studies for run in study.runs]
+        return [run for run in runs if run.method == "bilevel"]
 
     def studies_of(self, prefix: str) -> list[StudyState]:
         """Return the studies whose names begin like this."""
@@ -103,13 +116,8 @@ class Reproduction:
     @property
     def missing_solver_runs(self) -> list[Missing]:
         """The runs of Bi-level that the second table lacks."""
-        missing = [each for study in self.compared for each in study.missing]
+        missing = [each for study in self.solver_studies for each in study.missing]
         return [each for each in missing if each.method == "bilevel"]
-
-    @property
-    def compared(self) -> list[StudyState]:
-        """The studies of the two tables."""
-        return self.studies_outside(EVIDENCE_STUDIES, ROUND_STUDIES)
 
 
 def read_reproduction(directory: Path) -> Reproduction:
@@ -132,8 +140,9 @@ def read_reproduction(directory: Path) -> Reproduction:
             states.append(StudyState(file.stem, study, [], planned, []))
     reproduction = Reproduction(directory, states)
     _refuse_variants(directory, reproduction.table_record.runs)
-    solver_studies = reproduction.studies_of(SOLVER_STUDIES)
-    _refuse_variants(directory, [run for study in solver_studies for run in study.runs])
+    for prefix in (SOLVER_STUDIES, SINGLE_STUDIES):
+        runs = [run for study in reproduction.studies_of(prefix) for run in study.runs]
+        _refuse_variants(directory, runs)
     if not reproduction.table_record.runs:
         raise InputError(
             f"{directory} has no finished run of the paper's table yet: add the directory of a study "
@@ -145,13 +154,13 @@ def read_reproduction(directory: Path) -> Reproduction:
 def _order(name: str) -> tuple[int, int, str]:
     dataset = name.removeprefix(SOLVER_STUDIES)
     place = DATA_SETS.index(dataset) if dataset in DATA_SETS else len(DATA_SETS)
-    prefixes = (SOLVER_STUDIES, ROUND_STUDIES, EVIDENCE_STUDIES)
+    prefixes = (SINGLE_STUDIES, HELD_OUT_STUDIES, SOLVER_STUDIES, ROUND_STUDIES, EVIDENCE_STUDIES)
     part = next((i for i, each in enumerate(prefixes, 1) if name.startswith(each)), 0)
     return part, place, name
 
 
 def _refuse_variants(directory: Path, runs: list[Run]) -> None:
-    """Refuse variants of a method: the table has one entry per cell and method."""
+    """Refuse variants of a method: a table has one entry per cell and method."""
     seen: set[tuple[Cell, str, int]] = set()
     settings: dict[tuple[Cell, str], dict[str, Any]] = {}
     for run in runs:

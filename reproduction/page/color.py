@@ -1,4 +1,4 @@
-"""The automatic preset on color images next to the tuned table, seed by seed: goal 7 of `rounds.md`."""
+"""The automatic preset on color images next to the first tuned table, seed by seed: goal 7 of `rounds.md`."""
 
 import numpy as np
 import pandas as pd
@@ -7,6 +7,7 @@ from fedkin.report.reading import Cell, Run
 from reproduction.page import rounds
 from reproduction.page.collected import Reproduction
 from reproduction.page.comparison import count_cells
+from reproduction.page.evidence import FIRST_TABLES
 
 COLOR = "color"
 """The role of the study of color images among the studies of rounds."""
@@ -15,13 +16,14 @@ COLOR = "color"
 def measure(reproduction: Reproduction) -> pd.DataFrame:
     """Return one row per cell: mean accuracies over the seeds that the tuned table has, too.
 
-    The table ends after as many synchronizations as its study allows; so does the single loop's run.
+    Both end after as many synchronizations as their studies allow.
     """
     by_role = rounds.runs_by_role(reproduction)
     tuned: dict[Cell, dict[int, Run]] = {}
-    for run in reproduction.table_record.runs:
-        if run.method == "bilevel":
-            tuned.setdefault(run.cell, {})[run.seed] = run
+    for study in reproduction.studies_of(FIRST_TABLES):
+        for run in study.runs:
+            if run.method == "bilevel":
+                tuned.setdefault(run.cell, {})[run.seed] = run
     rows = []
     for (cell, role), single in sorted(by_role.items()):
         if role != COLOR:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedkin.report.reading import Cell, Run
 from reproduction.page.collected import SOLVER_STUDIES, Reproduction
-from reproduction.page.comparison import ENOUGH_WEIGHT, MAIN_CELLS, Count, count_cells
+from reproduction.page.comparison import ENOUGH_WEIGHT, GRAY_CELLS, Count, count_cells
 from reproduction.page.condensed import REACHED, ROUND_STUDIES, similar_shares
 
 SINGLE, CG, PAPERS, FEDAVG, ORACLE = "single", "cg", "paper", "fedavg", "oracle"
@@ -119,7 +119,7 @@ def _mean(values: Iterable[float]) -> float:
 def measure(reproduction: Reproduction) -> pd.DataFrame:
     """Return one row per cell of the comparison: means over the seeds that have the runs needed."""
     runs, tuned = runs_by_role(reproduction), tuned_cg(reproduction)
-    rows = [{**cell._asdict(), **_row(cell, runs, tuned.get(cell, []))} for cell in MAIN_CELLS]
+    rows = [{**cell._asdict(), **_row(cell, runs, tuned.get(cell, []))} for cell in GRAY_CELLS]
     # Nine decimals, as in the other tables: the last digits of a mean may depend on the processor.
     return pd.DataFrame(rows).round(9)
 
@@ -174,7 +174,7 @@ def goals(table: pd.DataFrame) -> list[Goal]:
         judge: Callable[[Mapping[str, float]], tuple[bool, str] | None],
         *,
         needed: int | None = None,
-        cells: Iterable[Cell] = MAIN_CELLS,
+        cells: Iterable[Cell] = GRAY_CELLS,
     ) -> Goal:
         cells = list(cells)
         needed = len(cells) if needed is None else needed
@@ -204,7 +204,7 @@ def goals(table: pd.DataFrame) -> list[Goal]:
         least = row["least_single"]  # NaN if a run never got there
         return least >= LEAST_WEIGHT, "never 95%" if np.isnan(least) else f"{least:.1%}"
 
-    with_tuned = [cell for cell in MAIN_CELLS if not np.isnan(by_cell[cell]["accuracy_tuned"])]
+    with_tuned = [cell for cell in GRAY_CELLS if not np.isnan(by_cell[cell]["accuracy_tuned"])]
     to_mark = "synchronizations to 95% of the final accuracy of the paper's solver"
     return [
         _median(table.synchronizations_single, f"{to_mark}: at most {MEDIAN_GOAL} in the median"),
@@ -223,7 +223,7 @@ def goals(table: pd.DataFrame) -> list[Goal]:
             "3a",
             f"accuracy after {EARLY} synchronizations at least the final one of the paper's solver",
             early,
-            needed=len(MAIN_CELLS) - 1,
+            needed=len(GRAY_CELLS) - 1,
         ),
         count(
             "3b",

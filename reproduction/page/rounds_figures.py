@@ -12,7 +12,7 @@ from fedkin.report.figures import draw_grid
 from fedkin.report.reading import Cell, Record, Run
 from reproduction.page import rounds
 from reproduction.page.collected import Reproduction
-from reproduction.page.comparison import ENOUGH_WEIGHT, MAIN_CELLS
+from reproduction.page.comparison import ENOUGH_WEIGHT, GRAY_CELLS
 from reproduction.page.condensed import REACHED, similar_shares
 from reproduction.page.rounds import CG, FEDAVG, ORACLE, PAPERS, SINGLE, Runs
 
@@ -59,7 +59,7 @@ def draw_all(reproduction: Reproduction) -> Iterator[tuple[str, Figure]]:
     """Yield the figures with their names: one per target; none if nothing is collected."""
     runs = rounds.runs_by_role(reproduction)
     for name, target in names(runs):
-        cells = [cell for cell in MAIN_CELLS if cell.target == target]
+        cells = [cell for cell in GRAY_CELLS if cell.target == target]
         quantity, cost = name.removeprefix("rounds-").split("-")[:2]
         panel = partial(_panel, runs=runs, quantity=quantity, cost=cost)
         record = Record(reproduction.directory, "study", [])
@@ -68,7 +68,7 @@ def draw_all(reproduction: Reproduction) -> Iterator[tuple[str, Figure]]:
 
 def names(runs: Runs) -> list[tuple[str, str]]:
     """Return the name and the target of every figure."""
-    targets = dict.fromkeys(cell.target for cell in MAIN_CELLS)
+    targets = dict.fromkeys(cell.target for cell in GRAY_CELLS)
     kinds = ("accuracy-synchronizations", "accuracy-bytes", "weight-synchronizations")
     return [(f"rounds-{kind}-{target}", target) for kind in kinds for target in targets if runs]
 

@@ -16,7 +16,7 @@ from fedkin.studies.store import Store
 from fedkin.studies.study_file import check_study, load_study
 from reproduction.page import color, condensed, rounds, rounds_figures, rounds_page
 from reproduction.page.collected import Reproduction, StudyState
-from reproduction.page.comparison import MAIN_CELLS
+from reproduction.page.comparison import GRAY_CELLS
 from stores import invent_run
 
 ROOT = Path(__file__).parents[2] / "reproduction"
@@ -188,7 +188,7 @@ GOOD = {
 
 def judged(**changes):
     """The verdicts by number if the first cell is changed, and the other fifteen just meet every goal."""
-    rows = [{**cell._asdict(), **GOOD} for cell in MAIN_CELLS]
+    rows = [{**cell._asdict(), **GOOD} for cell in GRAY_CELLS]
     rows[0] |= changes
     return {goal.number: goal for goal in rounds.goals(pd.DataFrame(rows))}
 
@@ -225,11 +225,11 @@ def test_one_cell_decides(changes, verdicts):
     } == verdicts
     for number in verdicts:
         if found[number].verdict == "no" and number != "3c":
-            assert MAIN_CELLS[0].title in found[number].others[0]
+            assert GRAY_CELLS[0].title in found[number].others[0]
 
 
 def test_the_median_is_over_the_cells():
-    rows = [{**cell._asdict(), **GOOD, "synchronizations_single": 1.0} for cell in MAIN_CELLS]
+    rows = [{**cell._asdict(), **GOOD, "synchronizations_single": 1.0} for cell in GRAY_CELLS]
     for row in rows[:8]:
         row["synchronizations_single"] = 29.5
     (median, *_) = rounds.goals(pd.DataFrame(rows))
@@ -339,14 +339,14 @@ def test_the_studies_of_rounds_have_the_same_cells_and_seeds():
     for name in ("single", "paper", "cg", "fedavg"):
         study = load_study(ROOT / "studies" / f"rounds-{name}.toml")
         cells = {Cell(run.dataset, str(run.setting), run.target) for run in study.runs()}
-        assert cells == set(MAIN_CELLS)
+        assert cells == set(GRAY_CELLS)
         assert study.seed == [5, 6, 9]
     oracles = [
         load_study(ROOT / "studies" / f"rounds-oracle-{t}.toml") for t in ("minority", "majority")
     ]
     runs = [run for study in oracles for run in study.runs()]
     cells = [(Cell(run.dataset, str(run.setting), run.target), run.seed) for run in runs]
-    assert sorted(cells) == sorted((cell, seed) for cell in MAIN_CELLS for seed in (5, 6, 9))
+    assert sorted(cells) == sorted((cell, seed) for cell in GRAY_CELLS for seed in (5, 6, 9))
     assert {(r.target, r.minority_nodes, r.majority_nodes) for r in runs} == {
         ("minority", 5, 0),
         ("majority", 0, 10),
