@@ -32,9 +32,9 @@ class Timing:
     first_seconds: float
     """With compilation: of the first single owner, and of all."""
     seconds: float
-    """Of the second time."""
+    """Of the second time, if there was one."""
     processor_seconds: float
-    """Of all cores together, the second time: what counts where other work runs on the machine."""
+    """Of all cores together: what counts where other work runs on the machine."""
     synchronizations: int
 
 
@@ -76,7 +76,7 @@ def time_everyone(
 ) -> EveryoneTimes:
     """Learn the weights of one owner of each group, then those of all owners in shared exchanges.
 
-    Everything runs twice: the second time its code is compiled.
+    Everything runs twice: the second time its code is compiled. The crowd runs once, for the time it takes.
 
     Args:
         federation: A key of `MODELS`.
@@ -89,8 +89,10 @@ def time_everyone(
     firsts = firsts if federation != "crowd" else firsts[:1]
 
     def run(owners: Sequence[str]) -> tuple[Timing, dict[str, TrainedRun]]:
-        first, *_ = run_once(owners)
-        seconds, processor_seconds, cost, runs = run_once(owners)
+        first, processor_seconds, cost, runs = run_once(owners)
+        seconds = first
+        if federation != "crowd":
+            seconds, processor_seconds, cost, runs = run_once(owners)
         return Timing(first, seconds, processor_seconds, cost), runs
 
     def run_once(owners: Sequence[str]) -> tuple[float, float, int, dict[str, TrainedRun]]:

@@ -42,6 +42,7 @@ class Trial:
 
     def start_node(self, name):
         settings = {"validation-fraction": VALIDATION, "test-fraction": TEST, "seed": SEED}
+        settings["plain-sums"] = True  # several owners' sums of nearby models would show single vectors
         self.processes.start_node(
             name,
             data=self.tables[name],
@@ -58,7 +59,13 @@ class Trial:
 
     def finish(self, name):
         found = self.directory / name / "everyone.fedkin"
-        wait_until(found.exists, PATIENCE, f"the end of {name}")
+        events = EventReader(self.directory / f"{name}.events.jsonl")
+
+        def ended():
+            assert not [event for event in events.new() if isinstance(event, RunFailed)]
+            return found.exists()
+
+        wait_until(ended, PATIENCE, f"the end of {name}")
         return fedkin.Collaboration.load(found)
 
 
