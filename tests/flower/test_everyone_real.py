@@ -42,7 +42,9 @@ class Trial:
 
     def start_node(self, name):
         settings = {"validation-fraction": VALIDATION, "test-fraction": TEST, "seed": SEED}
-        settings["plain-sums"] = True  # several owners' sums of nearby models would show single vectors
+        settings["plain-sums"] = (
+            True  # several owners' sums of nearby models would show single vectors
+        )
         self.processes.start_node(
             name,
             data=self.tables[name],

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 
 import httpx
@@ -500,7 +500,11 @@ def supernode():
     with served(application) as address:
         connection = runtime.SuperNodeConnection(address, None)
         yield SimpleNamespace(
-            state=state, mailbox=mailbox, connection=connection, paths=application.paths
+            state=state,
+            mailbox=mailbox,
+            connection=connection,
+            paths=application.paths,
+            address=address,
         )
         connection._client.close()
 
@@ -546,6 +550,49 @@ def test_a_worker_is_told_that_there_is_work_and_gets_it_whole(supernode, monkey
     found = inflate_object_from_contents(tree.object_id, contents)
     assert found.content["request"]["number"] == 7
     assert not state.object_store.store
+
+
+def test_work_that_was_lost_on_the_way_to_the_worker_is_handed_out_again(supernode, monkeypatch):
+    """As after a machine's sleep: the worker gave its request up before the answer came."""
+    monkeypatch.setattr(node_bundles, "WORKER_SECONDS", 0.3)
+    monkeypatch.setattr(NodeBundles, "_parts", lambda self, acquired: [b"", b""])
+    state, connection = supernode.state, supernode.connection
+    numbers = [
+        state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+        for _ in range(2)
+    ]
+    lost = connection.next_work_item()
+    assert lost.number in numbers
+    connection._last_task.number = None  # as if the answer had never come
+    again = connection.next_work_item()
+    assert (again.number, again.token) == (lost.number, lost.token)
+    other = connection.next_work_item()
+    assert {other.number, again.number} == set(numbers)
+    assert connection.next_work_item() is None  # what has arrived does not come twice
+
+    connection._last_task.number = None
+    another = runtime.SuperNodeConnection(supernode.address, None)
+    with closing(another._client):
+        assert (
+            another.next_work_item() is None
+        )  # a new process does not continue another one's work
+
+
+def test_who_cannot_prove_to_be_the_worker_gets_nothing_that_was_handed_out(supernode, monkeypatch):
+    monkeypatch.setattr(NodeBundles, "_parts", lambda self, acquired: [b"", b""])
+    supernode.state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+    item = supernode.connection.next_work_item()
+    refused = bundles.Answer(status=401, body=b"no")
+
+    async def refuse(*arguments):
+        return refused
+
+    monkeypatch.setattr(node_bundles, "ask", refuse)
+    supernode.connection._last_task.number = None
+    supernode.connection._client._retry_invoker = None
+    with pytest.raises(httpx.HTTPStatusError, match="401"):
+        supernode.connection.next_work_item()
+    assert item.token.encode() not in refused.body
 
 
 def test_work_whose_message_is_gone_is_none(supernode, monkeypatch):

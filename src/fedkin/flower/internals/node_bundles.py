@@ -2,16 +2,19 @@
 
 `NodeBundles` stands before the application that a SuperNode serves for its worker, as `bundles.Bundles`
 does at a SuperLink. A worker asks at `TAKE` and is answered when there is work: with the message, its
-objects, and the node's memory. `Mailbox` is what both sides of a SuperNode's process share: the part that
-talks to the SuperLink says when a message has arrived, and waits there for the answer.
+objects, and the node's memory. It says which task it had last, so that one that was lost on the way, as when
+a machine wakes up, is handed out again. `Mailbox` is what both sides of a SuperNode's process share: the part
+that talks to the SuperLink says when a message has arrived, and waits there for the answer.
 
-This file is imported by programs that do not compute, and imports nothing of fedkin but `bundles`.
+This file is imported by programs that do not compute, and imports nothing of fedkin but `bundles` and
+`handed_out`.
 """
 
 import asyncio
 import logging
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,6 +47,7 @@ from fedkin.flower.internals.bundles import (
     unbundle,
     wait_for,
 )
+from fedkin.flower.internals.handed_out import HandedOut
 
 logger = logging.getLogger("fedkin.node")
 
@@ -56,6 +60,11 @@ WORKER_SECONDS = 2.0
 most."""
 LOOK_SECONDS = 0.5
 """How often both sides look whether there is something that nobody has told them of."""
+HANDED_OUT_SECONDS = 60.0
+"""How long a message is kept for a worker that may not have it."""
+WORKER, LAST_TASK = b"fedkin-worker", b"fedkin-last-task"
+"""Headers of a worker's request for work: a random number that stands for its process, and the last task that
+it has got."""
 COMPLETE_SECONDS = 1.0
 """How long a message may take to be stored after its work was announced; later parts are fetched singly."""
 
@@ -122,6 +131,13 @@ class Mailbox:
         return self._arrived
 
 
+def _worker(scope: Scope) -> tuple[int, str]:
+    """Return which worker asks, and the last task that it says it has got."""
+    headers = dict(scope["headers"])
+    number, last_task = headers.get(WORKER, b""), headers.get(LAST_TASK, b"")
+    return zlib.crc32(number), last_task.decode("ascii", "replace")
+
+
 class NodeBundles:
     """An ASGI application: a SuperNode's own, with whole messages.
 
@@ -133,6 +149,7 @@ class NodeBundles:
     def __init__(self, application: Application, mailbox: Mailbox) -> None:
         self._application = application
         self._mailbox = mailbox
+        self._handed_out = HandedOut(HANDED_OUT_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for a whole message; pass all others on."""
@@ -144,20 +161,27 @@ class NodeBundles:
 
         A worker proves who it is once per request, so Flower is asked once: when there seems to be work.
         """
+        worker, last_task = _worker(scope)
         deadline, news = time.monotonic() + WORKER_SECONDS, self._mailbox.news()
-        while not self._has_work() and (left := deadline - time.monotonic()) > 0:
+        while (
+            not self._has_work()
+            and not self._handed_out.lacks(worker, last_task)
+            and (left := deadline - time.monotonic()) > 0
+        ):
             news.clear()
             if not await wait_for(news, receive, min(left, LOOK_SECONDS)):
                 return None
         answer = await ask(self._application, scope, ACQUIRE, body)
-        if answer.status == 200:
+        if answer.status == 200:  # only now is it known that the worker is who it says
+            self._handed_out.arrived(worker, [last_task])
             acquired = AcquireTaskResponse.FromString(answer.body)
-            parts: list[bytes] | None = []
             if acquired.HasField("task") and acquired.token:
                 parts = await asyncio.to_thread(self._parts, acquired)
-            if parts is None:
-                parts, answer.body = [], AcquireTaskResponse().SerializeToString()
-            answer.body = bundle([answer.body, *parts])
+                if parts is not None:
+                    whole = bundle([answer.body, *parts])
+                    self._handed_out.add(worker, whole, str(acquired.task.task_id))
+            nothing = bundle([AcquireTaskResponse().SerializeToString()])
+            answer.body = self._handed_out.next(worker) or nothing
         return answer
 
     def _has_work(self) -> bool:

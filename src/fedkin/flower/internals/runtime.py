@@ -6,11 +6,13 @@ message comes and goes whole (`node_bundles.py`).
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import httpx
 from flwr.app import Context, Message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import context_from_proto, message_from_proto
@@ -47,7 +49,7 @@ from flwr.supernode.runtime.run_clientapp import push_message, push_task_output
 
 from fedkin.flower.internals.bundles import object_ids
 from fedkin.flower.internals.bundling_clients import BundlingClient
-from fedkin.flower.internals.node_bundles import TAKE
+from fedkin.flower.internals.node_bundles import LAST_TASK, TAKE, WORKER
 
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
 """The only call that needs the secret; all others need the token of their task."""
@@ -59,10 +61,6 @@ FETCH_SECONDS = 600.0
 """How long the parts of a message may take to arrive that have not come with it."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 1.0
 """When a part that has not arrived yet is asked for again. Flower's own first wait is a whole second."""
-
-Interceptor = (
-    RuntimeTokenHttpInterceptor | RuntimeVersionHttpInterceptor | SuperExecAuthHttpInterceptor
-)
 
 
 @dataclass(frozen=True)
@@ -146,6 +144,25 @@ class Delivery:
         push_task_output(self._client, self.context, status, failure or "")
 
 
+class LastTask:
+    """Tells the SuperNode with each request for work which task this process has got last.
+
+    The SuperNode hands out again what it lacks: a connection may have broken while it was on its way.
+    """
+
+    def __init__(self) -> None:
+        self._worker = uuid.uuid4().hex
+        self.number: int | None = None
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        """Add the headers to a request for work; leave others alone."""
+        if context.rpc_method == ACQUIRE_TASK:
+            headers = context.request.headers
+            headers[WORKER.decode()] = self._worker
+            headers[LAST_TASK.decode()] = "" if self.number is None else str(self.number)
+        return call_next(context)
+
+
 class WorkerClient(BundlingClient):
     """Flower's client of a worker, with whole messages."""
 
@@ -155,6 +172,14 @@ class WorkerClient(BundlingClient):
             path=TAKE, rpc_method=ACQUIRE_TASK, request=request, response_type=BytesList
         )
         return list(found.vals)
+
+
+Interceptor = (
+    LastTask
+    | RuntimeTokenHttpInterceptor
+    | RuntimeVersionHttpInterceptor
+    | SuperExecAuthHttpInterceptor
+)
 
 
 class SuperNodeConnection:
@@ -170,7 +195,8 @@ class SuperNodeConnection:
         secret = None
         if secret_file is not None:
             secret = load_superexec_auth_secret(secret_file=str(secret_file))
-        interceptors: list[Interceptor] = []
+        self._last_task = LastTask()
+        interceptors: list[Interceptor] = [self._last_task]
         if secret is not None:
             interceptors.append(
                 SuperExecAuthHttpInterceptor(
@@ -185,6 +211,7 @@ class SuperNodeConnection:
         acquired = AcquireTaskResponse.FromString(found[0])
         if not (acquired.HasField("task") and acquired.token):
             return None
+        self._last_task.number = acquired.task.task_id
         return WorkItem(
             acquired.task.task_id,
             acquired.token,
