@@ -3,6 +3,7 @@
 import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 
 import httpx
@@ -552,47 +553,81 @@ def test_a_worker_is_told_that_there_is_work_and_gets_it_whole(supernode, monkey
     assert not state.object_store.store
 
 
-def test_work_that_was_lost_on_the_way_to_the_worker_is_handed_out_again(supernode, monkeypatch):
-    """As after a machine's sleep: the worker gave its request up before the answer came."""
+@pytest.fixture
+def given(supernode, monkeypatch):
+    """Gives the worker work, and lets a connection forget that it has got it."""
     monkeypatch.setattr(node_bundles, "WORKER_SECONDS", 0.3)
-    monkeypatch.setattr(NodeBundles, "_parts", lambda self, acquired: [b"", b""])
+    monkeypatch.setattr(NodeBundles, "_parts", _running)
     state, connection = supernode.state, supernode.connection
-    numbers = [
-        state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
-        for _ in range(2)
-    ]
-    lost = connection.next_work_item()
-    assert lost.number in numbers
-    connection._last_task.number = None  # as if the answer had never come
-    again = connection.next_work_item()
-    assert (again.number, again.token) == (lost.number, lost.token)
-    other = connection.next_work_item()
-    assert {other.number, again.number} == set(numbers)
-    assert connection.next_work_item() is None  # what has arrived does not come twice
 
-    connection._last_task.number = None
+    def create():
+        return state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
+
+    def lose():
+        """Take work, as if the answer had never come: a machine slept, and the worker gave up first."""
+        before = connection._last_task.number
+        lost = connection.next_work_item()
+        connection._last_task.number = before
+        return lost
+
+    return SimpleNamespace(create=create, lose=lose, take=connection.next_work_item)
+
+
+def _running(self, acquired):
+    self._mailbox.state.activate_task(acquired.task.task_id)
+    return [b"", b""]
+
+
+def test_work_that_was_lost_on_the_way_to_the_worker_is_given_again(given):
+    numbers = {given.create(), given.create()}
+    lost = given.lose()
+    again, other = given.take(), given.take()
+    assert (again.number, again.token) == (lost.number, lost.token)
+    assert {again.number, other.number} == numbers
+    assert given.take() is None  # what has arrived does not come twice
+
+
+def test_another_process_does_not_get_what_was_lost_on_the_way_to_the_former_one(given, supernode):
+    given.create()
+    given.lose()
     another = runtime.SuperNodeConnection(supernode.address, None)
     with closing(another._client):
-        assert (
-            another.next_work_item() is None
-        )  # a new process does not continue another one's work
+        assert another.next_work_item() is None
+    assert given.take() is None  # the former one is gone, and what it did not get, too
 
 
-def test_who_cannot_prove_to_be_the_worker_gets_nothing_that_was_handed_out(supernode, monkeypatch):
-    monkeypatch.setattr(NodeBundles, "_parts", lambda self, acquired: [b"", b""])
-    supernode.state.create_task(task_type=TaskType.CLIENT_APP, run_id=1, fab_hash="hash")
-    item = supernode.connection.next_work_item()
-    refused = bundles.Answer(status=401, body=b"no")
+def test_work_whose_time_is_over_is_not_given_again(given, supernode, monkeypatch):
+    """Flower has answered for it; the worker's own answer would be refused."""
+    task = given.create()
+    given.lose()
+    supernode.state.task_token_store[task].active_until -= timedelta(seconds=120)
+    assert given.take() is None
+    given.create()
+    given.lose()
+    monkeypatch.setattr(node_bundles, "KEPT_SECONDS", 0.2)
+    time.sleep(0.3)
+    assert given.take() is None  # nobody may wait for the answer any more
+
+
+def test_who_cannot_prove_to_be_the_worker_neither_gets_nor_confirms_anything(
+    given, supernode, monkeypatch
+):
+    given.create()
+    lost = given.lose()
+    asked = node_bundles.ask
 
     async def refuse(*arguments):
-        return refused
+        return bundles.Answer(status=401, body=b"no")
 
     monkeypatch.setattr(node_bundles, "ask", refuse)
+    monkeypatch.setattr(supernode.connection._client, "_retry_invoker", None)
+    for claimed in (None, lost.number):
+        supernode.connection._last_task.number = claimed
+        with pytest.raises(httpx.HTTPStatusError, match="401"):
+            given.take()
+    monkeypatch.setattr(node_bundles, "ask", asked)
     supernode.connection._last_task.number = None
-    supernode.connection._client._retry_invoker = None
-    with pytest.raises(httpx.HTTPStatusError, match="401"):
-        supernode.connection.next_work_item()
-    assert item.token.encode() not in refused.body
+    assert given.take().number == lost.number
 
 
 def test_work_whose_message_is_gone_is_none(supernode, monkeypatch):

@@ -2,8 +2,8 @@
 
 `NodeBundles` stands before the application that a SuperNode serves for its worker, as `bundles.Bundles`
 does at a SuperLink. A worker asks at `TAKE` and is answered when there is work: with the message, its
-objects, and the node's memory. It says which task it had last, so that one that was lost on the way, as when
-a machine wakes up, is handed out again. `Mailbox` is what both sides of a SuperNode's process share: the part
+objects, and the node's memory. It says which task it has got last, so that one that was lost on the way, as
+when a machine wakes up, is given again. `Mailbox` is what both sides of a SuperNode's process share: the part
 that talks to the SuperLink says when a message has arrived, and waits there for the answer.
 
 This file is imported by programs that do not compute, and imports nothing of fedkin but `bundles` and
@@ -14,8 +14,7 @@ import asyncio
 import logging
 import threading
 import time
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +46,7 @@ from fedkin.flower.internals.bundles import (
     unbundle,
     wait_for,
 )
-from fedkin.flower.internals.handed_out import HandedOut
+from fedkin.flower.internals.handed_out import KEPT_SECONDS
 
 logger = logging.getLogger("fedkin.node")
 
@@ -60,8 +59,6 @@ WORKER_SECONDS = 2.0
 most."""
 LOOK_SECONDS = 0.5
 """How often both sides look whether there is something that nobody has told them of."""
-HANDED_OUT_SECONDS = 60.0
-"""How long a message is kept for a worker that may not have it."""
 WORKER, LAST_TASK = b"fedkin-worker", b"fedkin-last-task"
 """Headers of a worker's request for work: a random number that stands for its process, and the last task that
 it has got."""
@@ -131,11 +128,52 @@ class Mailbox:
         return self._arrived
 
 
-def _worker(scope: Scope) -> tuple[int, str]:
+class Unconfirmed:
+    """What the worker was given and has not confirmed: it may have been lost on the way.
+
+    A message is given again while its task lives, and only for a while: the center may have given up, and
+    late words of a secure sum would tell it more than they should.
+
+    Args:
+        is_alive: Tells whether a task, by its number, is still to be done, and prolongs its time.
+    """
+
+    def __init__(self, is_alive: Callable[[int], bool]) -> None:
+        self._is_alive = is_alive
+        self._worker = b""
+        self._given: dict[int, tuple[float, bytes]] = {}
+
+    def waits_for(self, worker: bytes, last_task: int | None) -> bool:
+        """Tell whether there is anything but the task that the worker says it has got last."""
+        return worker == self._worker and any(task != last_task for task in self._given)
+
+    def confirm(self, worker: bytes, last_task: int | None) -> None:
+        """Forget what the worker has got, what is too old, and what a former worker did not get."""
+        if worker != self._worker:
+            self._worker, self._given = worker, {}
+        now = time.time()  # the clock of a task's time, which also counts a machine's sleep
+        self._given = {
+            task: (since, body)
+            for task, (since, body) in self._given.items()
+            if task != last_task and 0 <= now - since <= KEPT_SECONDS and self._is_alive(task)
+        }
+
+    def add(self, task: int, body: bytes) -> None:
+        """Keep what the worker is about to get."""
+        if self._worker:  # one that does not say who it is never confirms anything
+            self._given[task] = time.time(), body
+
+    @property
+    def oldest(self) -> bytes | None:
+        """What the worker is to get first; None if there is nothing."""
+        return next((body for _, body in self._given.values()), None)
+
+
+def _worker(scope: Scope) -> tuple[bytes, int | None]:
     """Return which worker asks, and the last task that it says it has got."""
     headers = dict(scope["headers"])
-    number, last_task = headers.get(WORKER, b""), headers.get(LAST_TASK, b"")
-    return zlib.crc32(number), last_task.decode("ascii", "replace")
+    last_task = headers.get(LAST_TASK, b"")
+    return headers.get(WORKER, b""), int(last_task) if last_task.isdigit() else None
 
 
 class NodeBundles:
@@ -149,7 +187,7 @@ class NodeBundles:
     def __init__(self, application: Application, mailbox: Mailbox) -> None:
         self._application = application
         self._mailbox = mailbox
-        self._handed_out = HandedOut(HANDED_OUT_SECONDS)
+        self._unconfirmed = Unconfirmed(lambda task: mailbox.state.acknowledge_task_heartbeat(task))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for a whole message; pass all others on."""
@@ -165,7 +203,7 @@ class NodeBundles:
         deadline, news = time.monotonic() + WORKER_SECONDS, self._mailbox.news()
         while (
             not self._has_work()
-            and not self._handed_out.lacks(worker, last_task)
+            and not self._unconfirmed.waits_for(worker, last_task)
             and (left := deadline - time.monotonic()) > 0
         ):
             news.clear()
@@ -173,15 +211,15 @@ class NodeBundles:
                 return None
         answer = await ask(self._application, scope, ACQUIRE, body)
         if answer.status == 200:  # only now is it known that the worker is who it says
-            self._handed_out.arrived(worker, [last_task])
+            self._unconfirmed.confirm(worker, last_task)
             acquired = AcquireTaskResponse.FromString(answer.body)
+            answer.body = bundle([AcquireTaskResponse().SerializeToString()])
             if acquired.HasField("task") and acquired.token:
                 parts = await asyncio.to_thread(self._parts, acquired)
                 if parts is not None:
-                    whole = bundle([answer.body, *parts])
-                    self._handed_out.add(worker, whole, str(acquired.task.task_id))
-            nothing = bundle([AcquireTaskResponse().SerializeToString()])
-            answer.body = self._handed_out.next(worker) or nothing
+                    answer.body = bundle([acquired.SerializeToString(), *parts])
+                    self._unconfirmed.add(acquired.task.task_id, answer.body)
+            answer.body = self._unconfirmed.oldest or answer.body
         return answer
 
     def _has_work(self) -> bool:

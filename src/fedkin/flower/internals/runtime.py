@@ -147,7 +147,7 @@ class Delivery:
 class LastTask:
     """Tells the SuperNode with each request for work which task this process has got last.
 
-    The SuperNode hands out again what it lacks: a connection may have broken while it was on its way.
+    The SuperNode gives the worker again what was lost: a connection may have broken on the way.
     """
 
     def __init__(self) -> None:
