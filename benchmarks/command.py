@@ -201,7 +201,7 @@ def everyone(
 ) -> None:
     """Time all owners of a federation together, and single ones."""
     # Heavy imports.
-    from benchmarks.everyone import MODELS, time_everyone
+    from benchmarks.everyone import MODELS, RUNS, time_everyone
 
     if federation not in MODELS:
         raise InputError(f"{federation!r} is unknown; choose one of {', '.join(MODELS)}")
@@ -217,6 +217,8 @@ def everyone(
             schema="bench-everyone/1",
         )
         return
+    if RUNS[federation] == 1:
+        results.print("one run each: all times are with compilation")
     for name, timing in found.single.items():
         results.print(
             f"{name} alone: {timing.seconds:.2f} s ({timing.processor_seconds:.2f} s of the processor), "

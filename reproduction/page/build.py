@@ -70,9 +70,12 @@ def write_all(directory: Path) -> list[Path]:
     folder = directory / FIGURES
     folder.mkdir(exist_ok=True)
     table = comparison.compare(reproduction.table_record)
-    drawn = figures.write_figures([(opening.FIGURE, opening.draw(table))], folder, FIGURE_FORMATS)
-    six = single_loop.with_single_loop(reproduction)
-    drawn += figures.save_figures(six, folder, FIGURE_FORMATS)
+    drawn = []
+    if table.paper.notna().any():
+        opens = [(opening.FIGURE, opening.draw(table))]
+        drawn = figures.write_figures(opens, folder, FIGURE_FORMATS)
+    whole = single_loop.with_single_loop(reproduction)
+    drawn += figures.save_figures(whole, folder, FIGURE_FORMATS)
     drawn += figures.write_figures(rounds_figures.draw_all(reproduction), folder, FIGURE_FORMATS)
     for path in set(folder.iterdir()) - set(drawn):
         path.unlink()  # Names depend on the targets there are: figures of a former state are removed.
@@ -85,8 +88,7 @@ def texts(reproduction: Reproduction) -> dict[str, str]:
     # Nine decimals: the last digits of a mean may depend on the processor, and files are compared.
     table = comparison.compare(record).round(9)
     solver_table = solvers.compare_solvers(reproduction.solver_runs).round(9)
-    six = single_loop.with_single_loop(reproduction)
-    summary = tables.summary(six).round(9)
+    summary = tables.summary(single_loop.with_single_loop(reproduction)).round(9)
     found = {f"table.{ending}": write(summary) for ending, write in tables.WRITERS.items()}
     found["comparison.csv"] = table.to_csv(index=False)
     if len(solver_table):
@@ -104,7 +106,7 @@ def _page(
     opening_table: str,
 ) -> str:
     record = reproduction.table_record
-    six = single_loop.with_single_loop(reproduction)
+    whole = single_loop.with_single_loop(reproduction)
     shares = comparison.weight_shares(record.runs)
     single_table = single_loop.compare(reproduction).round(9)
     file = reproduction.directory / INVESTIGATION
@@ -113,12 +115,14 @@ def _page(
     investigated = _headings(investigation)
     waiting = {each.method for each in record.missing if each.cell in comparison.MAIN_CELLS}
     of_solvers = any(each.cell in solvers.CELLS for each in reproduction.missing_solver_runs)
+    weights = comparison.similar_nodes_have_the_weight(shares)
+    single = single_loop.count_as_accurate(single_table)
     counts = [
         (1, comparison.bilevel_wins(table), bool(waiting)),
         (1, comparison.bilevel_close_to_paper(table), "bilevel" in waiting),
         (1, comparison.fedavg_below_local(table), bool(waiting & {"fedavg", "local"})),
-        (2, comparison.similar_nodes_have_the_weight(shares), "bilevel" in waiting),
-        (3, single_loop.count_as_accurate(single_table), _waits_for_single(reproduction, waiting)),
+        (2, weights, "bilevel" in waiting),
+        (3, single, _waits_for_single(reproduction, waiting)),
         (4, solvers.cg_is_faster(solver_table), of_solvers),
     ]
     added = [("4a", solvers.cg_is_faster(solver_table, ratio="common_ratio"), of_solvers)]
@@ -137,6 +141,8 @@ def _page(
     return environment.get_template("README.md.jinja").render(
         opening_table=opening_table,
         facts=opening.facts(table),
+        weights=weights,
+        single=single,
         opening_figure=opening.FIGURE,
         counts=counts,
         added=added,
@@ -162,7 +168,7 @@ def _page(
         parameter_names=list(PARAMETERS),
         parameters=_parameters(reproduction.studies_outside(ROUND_STUDIES)),
         notes=tables.notes(record)[1:],
-        figures=[name for name, _ in figures.plan(six)],
+        figures=[name for name, _ in figures.plan(whole)],
         has_investigation=bool(investigation),
         has_rounds=bool(reproduction.studies_of(ROUND_STUDIES)),
     )

@@ -140,7 +140,7 @@ def read_reproduction(directory: Path) -> Reproduction:
             states.append(StudyState(file.stem, study, [], planned, []))
     reproduction = Reproduction(directory, states)
     _refuse_variants(directory, reproduction.table_record.runs)
-    for prefix in (SOLVER_STUDIES, SINGLE_STUDIES):
+    for prefix in (SOLVER_STUDIES, SINGLE_STUDIES, HELD_OUT_STUDIES):
         runs = [run for study in reproduction.studies_of(prefix) for run in study.runs]
         _refuse_variants(directory, runs)
     if not reproduction.table_record.runs:

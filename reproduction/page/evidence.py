@@ -70,9 +70,9 @@ def solver_pairings(reproduction: Reproduction) -> list[Pairing]:
             our_studies=ours,
         ),
         _pair(
-            "a former table: fewer choices for CG, extended after its outcome was known",
-            papers=as_in_table,
-            papers_studies=table,
+            "a former table: fewer choices for CG, extended after its outcome was known, and h from zero",
+            papers=f"`{FIRST_TABLES}…`, `{UNSEEN_STUDIES}…`",
+            papers_studies=from_zero,
             ours=f"`{FIRST_SOLVER_STUDIES}…`",
             our_studies=first,
         ),
@@ -92,7 +92,7 @@ def solver_pairings(reproduction: Reproduction) -> list[Pairing]:
             our_studies=ours,
         ),
         _pair(
-            "as many choices for Local-SVRG: the same τ and η, and γ_h in place of CG's iterations",
+            "as many choices for Local-SVRG: the same τ and η, γ_h in place of CG's iterations; h from zero",
             papers=f"`{EVEN_SOLVER_STUDIES}…`",
             papers_studies=even,
             ours=as_in_solvers,

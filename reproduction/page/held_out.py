@@ -12,7 +12,10 @@ METHODS = ("ditto", "local")
 
 
 def compare(reproduction: Reproduction) -> pd.DataFrame:
-    """Return one row per cell that has runs of both kinds: means over the seeds of both."""
+    """Return one row per cell that has runs of both kinds: means over the seeds of both.
+
+    `same_steps` says whether both kinds have the same γ, so that nothing but the choice is different.
+    """
     kinds: list[dict[tuple[Cell, str], dict[int, Run]]] = [{}, {}]
     held_out = [run for s in reproduction.studies_of(HELD_OUT_STUDIES) for run in s.runs]
     for found, runs in zip(kinds, (reproduction.table_record.runs, held_out), strict=True):
@@ -28,8 +31,14 @@ def compare(reproduction: Reproduction) -> pd.DataFrame:
             seeds = sorted(both[0].keys() & both[1].keys())
             for kind, runs in zip(("paper", "held"), both, strict=True):
                 row |= _means(f"{method}_{kind}", [runs[seed] for seed in seeds])
-            row[f"{method}_seeds"] = len(seeds)
-        if row["ditto_seeds"] or row["local_seeds"]:
+            row["seeds"] = max(len(seeds), row.get("seeds", 0))
+            rates = {
+                run.config["settings"].get("learning_rate")
+                for runs in both
+                for run in runs.values()
+            }
+            row["same_steps"] = row.get("same_steps", True) and len(rates) <= 1
+        if row["seeds"]:
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -37,10 +46,10 @@ def compare(reproduction: Reproduction) -> pd.DataFrame:
 def _means(prefix: str, runs: list[Run]) -> dict[str, Any]:
     """Return what was chosen and what it is worth; NaN without runs."""
     if not runs:
-        return {f"{prefix}_{name}": np.nan for name in ("accuracy", "pull", "kept")}
+        return {f"{prefix}_{name}": np.nan for name in ("accuracy", "proximal", "kept")}
     return {
         f"{prefix}_accuracy": float(np.mean([run.outcome["test_accuracy"] for run in runs])),
-        f"{prefix}_pull": runs[0].config["settings"].get("proximal", np.nan),
+        f"{prefix}_proximal": runs[0].config["settings"].get("proximal", np.nan),
         f"{prefix}_kept": float(np.mean([_share_of_run(run) for run in runs])),
     }
 

@@ -74,7 +74,7 @@ def facts(table: pd.DataFrame) -> Facts:
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Draw every mean of ours against the paper's."""
+    """Draw every mean of ours against the paper's; there must be one."""
     known = table[table.paper.notna()]
     figure = Figure(figsize=(6.2, 5.2), layout="constrained")
     FigureCanvasAgg(figure)

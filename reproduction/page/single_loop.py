@@ -1,4 +1,4 @@
-"""The sixth row of the table: Bi-level with the automatic preset, which nobody has tuned."""
+"""The sixth row of the table: Bi-level with the automatic preset, the same in every cell."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -33,8 +33,9 @@ class PapersMethods(PaperFigures):
     def value(self, cell: Cell, method: str, runs: Iterable[Run]) -> Value | None:
         """Return the paper's figure, if the runs are those of one of its methods."""
         runs = list(runs)
-        alien = any(run.label == LABEL for run in runs)
-        return None if alien else super().value(cell, method, runs)
+        if any(run.label == LABEL for run in runs):
+            return None
+        return super().value(cell, method, runs)
 
 
 def with_single_loop(reproduction: Reproduction) -> Record:
@@ -72,7 +73,7 @@ def _means(solver: str, runs: list[Run]) -> dict[str, float]:
     values = {
         "accuracy": [run.outcome["test_accuracy"] for run in runs],
         "synchronizations": [run.total.synchronizations for run in runs],
-        "kin": [run.outcome["best_similar_weight"] for run in runs],
+        "similar": [run.outcome["best_similar_weight"] for run in runs],
     }
     return {f"{name}_{solver}": float(np.mean(each)) for name, each in values.items()}
 

@@ -42,9 +42,8 @@ class Trial:
 
     def start_node(self, name):
         settings = {"validation-fraction": VALIDATION, "test-fraction": TEST, "seed": SEED}
-        settings["plain-sums"] = (
-            True  # several owners' sums of nearby models would show single vectors
-        )
+        # Secure sums do not cover this: several owners' sums at nearby models would show single vectors.
+        settings["plain-sums"] = True
         self.processes.start_node(
             name,
             data=self.tables[name],

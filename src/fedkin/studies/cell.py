@@ -159,6 +159,13 @@ def do_run(
     return outcome
 
 
+def _validation_counts(drawn: DrawnProblem) -> list[int]:
+    """Return how many of the points that judge carry each label."""
+    rows = drawn.problem.center.rows
+    labels = drawn.data.validation.labels if rows is None else rows.labels
+    return np.bincount(labels, minlength=len(drawn.data.classes)).tolist()
+
+
 def with_config(event: Event, config: RunConfig) -> Event:
     """Let the start of a run tell what the study asked for, next to what the method runs with."""
     if not isinstance(event, RunStarted):
@@ -211,7 +218,7 @@ def _files(trained: TrainedRun, drawn: DrawnProblem) -> dict[str, bytes]:
         "class_counts": [
             np.bincount(labels, minlength=len(data.classes)).tolist() for _, labels in data.nodes
         ],
-        "validation_counts": np.bincount(data.validation[1], minlength=len(data.classes)).tolist(),
+        "validation_counts": _validation_counts(drawn),
         "test_counts": np.bincount(data.test[1], minlength=len(data.classes)).tolist(),
         "origin": drawn.origin,
     }
