@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -82,8 +82,13 @@ def running(layout, out, *more):
 
 def programs(layout):
     """The programs of runs at the center."""
-    found = map(psutil.Process, processes.find(layout.read().id))
-    return [each for each in found if any("serverapp.py" in part for part in each.cmdline())]
+    found = []
+    for number in processes.find(layout.read().id):
+        with suppress(psutil.Error):  # one that has just ended
+            process = psutil.Process(number)
+            if any("serverapp.py" in part for part in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def resumed(out):
