@@ -17,7 +17,7 @@ from fedkin.training.joint import JointProblem, OwnerData
 from fedkin.training.problem import TrainedRun
 from fedkin.training.runner import Budget
 
-MODELS = {"digits": "logistic", "fashion-mnist": "cnn", "crowd": "mlp"}
+MODELS = {"digits": "logistic", "fashion-mnist": "cnn", "crowd": "cnn"}
 """The model of each federation. The first two are the 15 nodes of the paper's setting 2."""
 
 RUNS = {"digits": 2, "fashion-mnist": 2, "crowd": 1}
