@@ -143,11 +143,11 @@ class Unconfirmed:
         self._worker = b""
         self._given: dict[int, tuple[float, bytes]] = {}
 
-    def waits_for(self, worker: bytes, last_task: int | None) -> bool:
+    def waits_for(self, worker: bytes, last_task: bytes) -> bool:
         """Tell whether there is anything but the task that the worker says it has got last."""
-        return worker == self._worker and any(task != last_task for task in self._given)
+        return worker == self._worker and any(_header(task) != last_task for task in self._given)
 
-    def confirm(self, worker: bytes, last_task: int | None) -> None:
+    def confirm(self, worker: bytes, last_task: bytes) -> None:
         """Forget what the worker has got, what is too old, and what a former worker did not get."""
         if worker != self._worker:
             self._worker, self._given = worker, {}
@@ -155,7 +155,9 @@ class Unconfirmed:
         self._given = {
             task: (since, body)
             for task, (since, body) in self._given.items()
-            if task != last_task and 0 <= now - since <= KEPT_SECONDS and self._is_alive(task)
+            if _header(task) != last_task
+            and 0 <= now - since <= KEPT_SECONDS
+            and self._is_alive(task)
         }
 
     def add(self, task: int, body: bytes) -> None:
@@ -169,11 +171,9 @@ class Unconfirmed:
         return next((body for _, body in self._given.values()), None)
 
 
-def _worker(scope: Scope) -> tuple[bytes, int | None]:
-    """Return which worker asks, and the last task that it says it has got."""
-    headers = dict(scope["headers"])
-    last_task = headers.get(LAST_TASK, b"")
-    return headers.get(WORKER, b""), int(last_task) if last_task.isdigit() else None
+def _header(task: int) -> bytes:
+    """Return a task's number as a worker sends it."""
+    return str(task).encode()
 
 
 class NodeBundles:
@@ -199,7 +199,8 @@ class NodeBundles:
 
         A worker proves who it is once per request, so Flower is asked once: when there seems to be work.
         """
-        worker, last_task = _worker(scope)
+        headers = dict(scope["headers"])
+        worker, last_task = headers.get(WORKER, b""), headers.get(LAST_TASK, b"")
         deadline, news = time.monotonic() + WORKER_SECONDS, self._mailbox.news()
         while (
             not self._has_work()
